@@ -1,0 +1,281 @@
+// Package sock sets up ZeroMQ sockets, in one place: time-outs, queue sizes,
+// endpoints, and the errors that people see when one cannot be had. It knows
+// nothing of messages. Start at Context.Listen and Context.Dial; a loop reads
+// with Recv, writes with Send, waits with Wait and is woken by a Waker.
+//
+// A ZeroMQ socket belongs to one goroutine, from Listen or Dial to Close.
+package sock
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/pebbe/zmq4"
+)
+
+// What Options mean when they are zero.
+const (
+	DefaultMaxFrame = 1 << 20     // bytes
+	DefaultQueue    = 64          // messages a peer, each way
+	DefaultLinger   = time.Second // for what is still unsent at Close
+)
+
+// A connection that is idle for keepaliveIdle is probed keepaliveCount times,
+// keepaliveEvery apart; then it counts as gone. Seconds.
+const (
+	keepaliveIdle  = 30
+	keepaliveEvery = 10
+	keepaliveCount = 3
+)
+
+// ErrAgain says that a socket has nothing to read, or no room to write, now.
+var ErrAgain = errors.New("would block")
+
+// ErrUnreachable says that a ROUTER has no connection to the peer named in the
+// first frame (only with SetRouterMandatory).
+var ErrUnreachable = errors.New("peer is not connected")
+
+// ErrFrames says that a message had more frames than the reader takes. The
+// message is gone.
+var ErrFrames = errors.New("message has too many frames")
+
+// Options of one socket. The zero value is ready to use.
+type Options struct {
+	MaxFrame  int64         // largest frame taken, bytes; a peer that sends a larger one is disconnected by ZeroMQ
+	RecvQueue int           // messages ZeroMQ keeps unread, a peer
+	SendQueue int           // messages ZeroMQ keeps unsent, a peer
+	Linger    time.Duration // how long Context.Close waits for unsent messages; negative: not at all
+	// Prepare, if any, sets further options before the socket is bound or
+	// connected: identity, subscriptions, ROUTER_MANDATORY.
+	Prepare func(*zmq4.Socket) error
+}
+
+// Context owns the sockets of a process, or of a part of it.
+type Context struct{ zmq *zmq4.Context }
+
+// NewContext fails only when the process is out of file descriptors or threads.
+func NewContext() (*Context, error) {
+	c, err := zmq4.NewContext()
+	if err != nil {
+		return nil, fmt.Errorf("cannot start ZeroMQ: %w", err)
+	}
+	// zmq4 would begin an interrupted wait anew with its full time-out; signals
+	// that keep coming would make it endless. We go on with what is left of it.
+	c.SetRetryAfterEINTR(false)
+	return &Context{zmq: c}, nil
+}
+
+// Close waits until what closed sockets have left to send is sent or their
+// linger has passed. All sockets must have been closed.
+func (c *Context) Close() error {
+	for {
+		if err := c.zmq.Term(); !interrupted(err) {
+			return err
+		}
+	}
+}
+
+func interrupted(err error) bool {
+	return err != nil && zmq4.AsErrno(err) == zmq4.Errno(syscall.EINTR)
+}
+
+// Listen makes a bound socket. It returns the endpoint that peers can use:
+// with the port that was taken for "*" or 0, and this host's address for a
+// wildcard. The error names the endpoint and, where it is known, the cure.
+func (c *Context) Listen(t zmq4.Type, endpoint string, o Options) (*zmq4.Socket, string, error) {
+	addr, err := parseListen(endpoint)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := addr.resolveToBind(); err != nil {
+		return nil, "", fmt.Errorf("cannot listen on %s: %w", endpoint, err)
+	}
+	s, err := c.open(t, o, addr.wantsIPv6())
+	if err != nil {
+		return nil, "", fmt.Errorf("cannot listen on %s: %w", endpoint, err)
+	}
+	actual, err := bind(s, addr)
+	if err != nil {
+		s.Close()
+		return nil, "", fmt.Errorf("cannot listen on %s: %w", endpoint, err)
+	}
+	return s, actual, nil
+}
+
+// Dial makes a connecting socket. It does not wait for the peer: ZeroMQ
+// connects, and connects anew, behind the scenes. The error names the endpoint.
+func (c *Context) Dial(t zmq4.Type, endpoint string, o Options) (*zmq4.Socket, error) {
+	addr, err := parseDial(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	ipv6, err := addr.resolveToDial()
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to %s: %w", endpoint, err)
+	}
+	s, err := c.open(t, o, ipv6)
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to %s: %w", endpoint, err)
+	}
+	if err := s.Connect(addr.String()); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("cannot connect to %s: %w", endpoint, err)
+	}
+	return s, nil
+}
+
+func bind(s *zmq4.Socket, addr address) (string, error) {
+	if addr.taken() {
+		return "", inUse(syscall.EADDRINUSE)
+	}
+	if err := s.Bind(addr.String()); err != nil {
+		if zmq4.AsErrno(err) == zmq4.Errno(syscall.EADDRINUSE) {
+			return "", inUse(err)
+		}
+		return "", err
+	}
+	last, err := s.GetLastEndpoint()
+	if err != nil {
+		return "", err
+	}
+	return advertise(last), nil
+}
+
+func inUse(err error) error {
+	return fmt.Errorf("%w: stop the program that has it or choose another port (* takes a free one)", err)
+}
+
+func (c *Context) open(t zmq4.Type, o Options, ipv6 bool) (*zmq4.Socket, error) {
+	s, err := c.zmq.NewSocket(t)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.withDefaults().apply(s, ipv6); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (o Options) withDefaults() Options {
+	if o.MaxFrame == 0 {
+		o.MaxFrame = DefaultMaxFrame
+	}
+	if o.RecvQueue == 0 {
+		o.RecvQueue = DefaultQueue
+	}
+	if o.SendQueue == 0 {
+		o.SendQueue = DefaultQueue
+	}
+	if o.Linger == 0 {
+		o.Linger = DefaultLinger
+	}
+	return o
+}
+
+func (o Options) apply(s *zmq4.Socket, ipv6 bool) error {
+	err := errors.Join(
+		s.SetLinger(max(o.Linger, 0)),
+		s.SetMaxmsgsize(o.MaxFrame),
+		s.SetRcvhwm(o.RecvQueue),
+		s.SetSndhwm(o.SendQueue),
+		s.SetIpv6(ipv6),
+		s.SetTcpKeepalive(1),
+		s.SetTcpKeepaliveIdle(keepaliveIdle),
+		s.SetTcpKeepaliveIntvl(keepaliveEvery),
+		s.SetTcpKeepaliveCnt(keepaliveCount),
+	)
+	if err == nil && o.Prepare != nil {
+		err = o.Prepare(s)
+	}
+	return err
+}
+
+// Recv reads one whole message without blocking: ErrAgain when there is none.
+// The rest of a message of more than maxFrames frames is thrown away, and the
+// first maxFrames come back with ErrFrames.
+func Recv(s *zmq4.Socket, maxFrames int) ([][]byte, error) {
+	frames := make([][]byte, 0, min(maxFrames, 4))
+	tooMany := false
+	for more := true; more; {
+		frame, err := recvFrame(s)
+		if err != nil {
+			return nil, err
+		}
+		if more, err = s.GetRcvmore(); err != nil {
+			return nil, err
+		}
+		if tooMany = len(frames) == maxFrames; !tooMany {
+			frames = append(frames, frame)
+		}
+	}
+	if tooMany {
+		return frames, ErrFrames
+	}
+	return frames, nil
+}
+
+func recvFrame(s *zmq4.Socket) ([]byte, error) {
+	for {
+		frame, err := s.RecvBytes(zmq4.DONTWAIT)
+		if !interrupted(err) {
+			return frame, plain(err)
+		}
+	}
+}
+
+// Send writes one whole message without blocking: ErrAgain when there is no
+// room or no peer, ErrUnreachable when a mandatory ROUTER does not know the
+// peer. Either all of the message is taken or nothing.
+func Send(s *zmq4.Socket, frames ...[]byte) error {
+	for i, frame := range frames {
+		flags := zmq4.DONTWAIT
+		if i < len(frames)-1 {
+			flags |= zmq4.SNDMORE
+		}
+		if err := sendFrame(s, frame, flags); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sendFrame(s *zmq4.Socket, frame []byte, flags zmq4.Flag) error {
+	for {
+		_, err := s.SendBytes(frame, flags)
+		if !interrupted(err) {
+			return plain(err)
+		}
+	}
+}
+
+func plain(err error) error {
+	if err == nil {
+		return nil
+	}
+	switch zmq4.AsErrno(err) {
+	case zmq4.Errno(syscall.EAGAIN):
+		return ErrAgain
+	case zmq4.Errno(syscall.EHOSTUNREACH):
+		return ErrUnreachable
+	}
+	return err
+}
+
+// Wait polls for at most d, rounded up to a whole millisecond (ZeroMQ's unit;
+// rounded down it would spin). A negative d waits for ever.
+func Wait(p *zmq4.Poller, d time.Duration) ([]zmq4.Polled, error) {
+	deadline := time.Now().Add(d)
+	for {
+		left := d
+		if d > 0 {
+			left = (max(time.Until(deadline), 0) + time.Millisecond - 1).Truncate(time.Millisecond)
+		}
+		polled, err := p.Poll(left)
+		if !interrupted(err) {
+			return polled, err
+		}
+	}
+}

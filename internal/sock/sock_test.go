@@ -1,0 +1,347 @@
+package sock
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pebbe/zmq4"
+	"golang.org/x/sys/unix"
+)
+
+const patience = 10 * time.Second
+
+func newContext(t *testing.T) *Context {
+	t.Helper()
+	c, err := NewContext()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("close context: %v", err)
+		}
+	})
+	return c
+}
+
+// pair returns a connected PULL and PUSH.
+func pair(t *testing.T, c *Context, listen string, o Options) (pull, push *zmq4.Socket) {
+	t.Helper()
+	pull, endpoint, err := c.Listen(zmq4.PULL, listen, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pull.Close() })
+	push, err = c.Dial(zmq4.PUSH, endpoint, Options{Prepare: func(s *zmq4.Socket) error { return s.SetImmediate(true) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { push.Close() })
+	wait(t, push, zmq4.POLLOUT)
+	return pull, push
+}
+
+func wait(t *testing.T, s *zmq4.Socket, events zmq4.State) {
+	t.Helper()
+	p := zmq4.NewPoller()
+	p.Add(s, events)
+	polled, err := Wait(p, patience)
+	if err != nil || len(polled) == 0 {
+		t.Fatalf("socket not ready after %v: %v", patience, err)
+	}
+}
+
+func TestListenTakesAFreePortAndTellsIt(t *testing.T) {
+	for _, endpoint := range []string{"tcp://127.0.0.1:*", "tcp://127.0.0.1:0", "tcp://localhost:*", "tcp://[::1]:*", "tcp://*:*", "tcp://[::]:0", "tcp://lo:*"} {
+		t.Run(endpoint, func(t *testing.T) {
+			if strings.Contains(endpoint, "[") && !hasIPv6() {
+				t.Skip("no IPv6 on this host")
+			}
+			c := newContext(t)
+			pull, push := pair(t, c, endpoint, Options{})
+			if err := Send(push, []byte("hello")); err != nil {
+				t.Fatal(err)
+			}
+			wait(t, pull, zmq4.POLLIN)
+			got, err := Recv(pull, 1)
+			if err != nil || len(got) != 1 || string(got[0]) != "hello" {
+				t.Fatalf("got %q, %v", got, err)
+			}
+			last, _ := push.GetLastEndpoint()
+			if err := CheckDial(last); err != nil || strings.HasSuffix(last, ":0") {
+				t.Errorf("advertised %s: %v", last, err)
+			}
+		})
+	}
+}
+
+func hasIPv6() bool {
+	l, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		return false
+	}
+	l.Close()
+	return true
+}
+
+func TestDialByNameFindsAnIPv4Listener(t *testing.T) {
+	c := newContext(t)
+	pull, endpoint, err := c.Listen(zmq4.PULL, "tcp://127.0.0.1:*", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pull.Close()
+	push, err := c.Dial(zmq4.PUSH, strings.Replace(endpoint, "127.0.0.1", "localhost", 1), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer push.Close()
+	if err := Send(push, []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, pull, zmq4.POLLIN)
+}
+
+func TestListenOnATakenEndpoint(t *testing.T) {
+	for _, endpoint := range []string{"tcp://127.0.0.1:*", "ipc://" + filepath.Join(t.TempDir(), "s")} {
+		c := newContext(t)
+		first, actual, err := c.Listen(zmq4.PULL, endpoint, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer first.Close()
+		start := time.Now()
+		_, _, err = c.Listen(zmq4.PULL, actual, Options{})
+		if err == nil || !strings.Contains(err.Error(), actual) || !strings.Contains(err.Error(), "in use") {
+			t.Errorf("error is %v; want the endpoint and that it is in use", err)
+		}
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("took %v, want less than 1s", took)
+		}
+	}
+}
+
+func TestUnknownHost(t *testing.T) {
+	c := newContext(t)
+	const host = "no-such-host.invalid"
+	if _, _, err := c.Listen(zmq4.PULL, "tcp://"+host+":7600", Options{}); err == nil || !strings.Contains(err.Error(), host) {
+		t.Errorf("listen: %v", err)
+	}
+	if _, err := c.Dial(zmq4.PUSH, "tcp://"+host+":7600", Options{}); err == nil || !strings.Contains(err.Error(), host) {
+		t.Errorf("dial: %v", err)
+	}
+}
+
+func TestRecvBoundsFrames(t *testing.T) {
+	c := newContext(t)
+	pull, push := pair(t, c, "tcp://127.0.0.1:*", Options{})
+	if _, err := Recv(pull, 3); !errors.Is(err, ErrAgain) {
+		t.Fatalf("empty socket: %v, want ErrAgain", err)
+	}
+	send := func(n int) {
+		frames := make([][]byte, n)
+		for i := range frames {
+			frames[i] = fmt.Append(nil, i)
+		}
+		if err := Send(push, frames...); err != nil {
+			t.Fatal(err)
+		}
+		wait(t, pull, zmq4.POLLIN)
+	}
+	for _, n := range []int{1, 2, 3} {
+		send(n)
+		if got, err := Recv(pull, 3); err != nil || len(got) != n {
+			t.Errorf("%d frames: got %d, %v", n, len(got), err)
+		}
+	}
+	for _, n := range []int{4, 5, 50} {
+		send(n)
+		got, err := Recv(pull, 3)
+		if !errors.Is(err, ErrFrames) || len(got) != 3 || string(got[2]) != "2" {
+			t.Errorf("%d frames: got %q, %v, want the first 3 and ErrFrames", n, got, err)
+		}
+	}
+	send(1)
+	if got, err := Recv(pull, 3); err != nil || string(got[0]) != "0" {
+		t.Errorf("after too many frames: got %q, %v", got, err)
+	}
+}
+
+func TestTooLargeAFrameNeverArrives(t *testing.T) {
+	c := newContext(t)
+	pull, push := pair(t, c, "tcp://127.0.0.1:*", Options{MaxFrame: 1000})
+	if err := Send(push, bytes.Repeat([]byte("x"), 1001)); err != nil {
+		t.Fatal(err)
+	}
+	// ZeroMQ ends the connection; the sender's socket connects anew.
+	p := zmq4.NewPoller()
+	p.Add(pull, zmq4.POLLIN)
+	for deadline := time.Now().Add(patience); ; {
+		_ = Send(push, []byte("small"))
+		if polled, err := Wait(p, 10*time.Millisecond); err != nil {
+			t.Fatal(err)
+		} else if len(polled) > 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no message after the large one")
+		}
+	}
+	if got, err := Recv(pull, 1); err != nil || string(got[0]) != "small" {
+		t.Errorf("got %.20q, %v", got, err)
+	}
+}
+
+func TestSendToNobody(t *testing.T) {
+	c := newContext(t)
+	router, _, err := c.Listen(zmq4.ROUTER, "tcp://127.0.0.1:*", Options{Prepare: func(s *zmq4.Socket) error {
+		return s.SetRouterMandatory(1)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer router.Close()
+	if err := Send(router, []byte("nobody"), nil, []byte("x")); !errors.Is(err, ErrUnreachable) {
+		t.Errorf("router: %v, want ErrUnreachable", err)
+	}
+	push, err := c.Dial(zmq4.PUSH, "tcp://127.0.0.1:1", Options{Prepare: func(s *zmq4.Socket) error { return s.SetImmediate(true) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer push.Close()
+	if err := Send(push, []byte("x")); !errors.Is(err, ErrAgain) {
+		t.Errorf("push: %v, want ErrAgain", err)
+	}
+}
+
+// Context.Close with a peer that never comes ends when the linger has passed.
+func TestCloseIsBounded(t *testing.T) {
+	c, err := NewContext()
+	if err != nil {
+		t.Fatal(err)
+	}
+	push, err := c.Dial(zmq4.PUSH, "tcp://127.0.0.1:1", Options{Linger: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Send(push, []byte("never")); err != nil {
+		t.Fatal(err)
+	}
+	push.Close()
+	start := time.Now()
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took < 40*time.Millisecond || took > patience {
+		t.Errorf("close took %v, want about 50ms", took)
+	}
+}
+
+func TestWaitRoundsUp(t *testing.T) {
+	c := newContext(t)
+	pull, _ := pair(t, c, "tcp://127.0.0.1:*", Options{})
+	p := zmq4.NewPoller()
+	p.Add(pull, zmq4.POLLIN)
+	start := time.Now()
+	if _, err := Wait(p, time.Microsecond); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took < 500*time.Microsecond {
+		t.Errorf("waited %v for 1µs, want a whole millisecond", took)
+	}
+}
+
+// Signals that keep coming lengthen no wait.
+func TestWaitEndsUnderSignals(t *testing.T) {
+	c := newContext(t)
+	pull, _ := pair(t, c, "tcp://127.0.0.1:*", Options{})
+	p := zmq4.NewPoller()
+	p.Add(pull, zmq4.POLLIN)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	pid, tid := os.Getpid(), syscall.Gettid()
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for tick := time.NewTicker(5 * time.Millisecond); ; {
+			select {
+			case <-tick.C:
+				_ = unix.Tgkill(pid, tid, syscall.SIGURG)
+			case <-stop:
+				tick.Stop()
+				return
+			}
+		}
+	})
+	start := time.Now()
+	_, err := Wait(p, 100*time.Millisecond)
+	took := time.Since(start)
+	close(stop)
+	wg.Wait()
+	if err != nil || took < 90*time.Millisecond || took > patience {
+		t.Errorf("a wait of 100ms took %v: %v", took, err)
+	}
+}
+
+// Every piece of work that others leave is seen, though wake-ups coalesce.
+func TestWakerLosesNothing(t *testing.T) {
+	c := newContext(t)
+	w, err := c.NewWaker()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	const workers, each = 4, 2000
+	var mu sync.Mutex
+	left := 0
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(func() {
+			for range each {
+				mu.Lock()
+				left++
+				mu.Unlock()
+				w.Wake()
+			}
+		})
+	}
+	p := zmq4.NewPoller()
+	p.Add(w.Socket(), zmq4.POLLIN)
+	for got := 0; got < workers*each; {
+		polled, err := Wait(p, patience)
+		if err != nil || len(polled) == 0 {
+			t.Fatalf("%d of %d seen, then no wake-up for %v: %v", got, workers*each, patience, err)
+		}
+		w.Drain()
+		mu.Lock()
+		got += left
+		left = 0
+		mu.Unlock()
+	}
+	wg.Wait()
+}
+
+// Wake never blocks, even when nobody drains, and does nothing after Close.
+func TestWakeNeverBlocks(t *testing.T) {
+	c := newContext(t)
+	w, err := c.NewWaker()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 10_000 {
+		w.Wake()
+		w.pending.Store(false) // as if drained: each Wake sends
+	}
+	w.Close()
+	w.Wake()
+}
