@@ -1,0 +1,225 @@
+package reservation
+
+import "fmt"
+
+// check recomputes from scratch everything that must always hold and reports
+// the first thing that does not. Tests call it after every event.
+func (m *Machine) check() error {
+	for _, part := range []func() error{m.checkLedger, m.checkHolders, m.checkCopies, m.checkRequests, m.checkQueue, m.checkTimers} {
+		if err := part(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkLedger: promised + held + quarantined + free = total, none negative.
+func (m *Machine) checkLedger() error {
+	l := &m.ledger
+	promised, held, written, ready := 0, 0, 0, 0
+	for _, r := range m.live {
+		promised += r.promised
+	}
+	for i := range l.slots {
+		s := &l.slots[i]
+		if s.holders > 0 {
+			held++
+			if s.written {
+				written++
+			}
+		} else if s.written || s.shared || s.ready != 0 {
+			return fmt.Errorf("slot %d is held by nobody and still marked: %+v", i, *s)
+		}
+		if s.ready > 0 {
+			ready++
+		}
+		if s.ready > s.holders || s.ready < 0 || s.ready > 0 && !s.written {
+			return fmt.Errorf("slot %d: %d ready of %d holders, written %v", i, s.ready, s.holders, s.written)
+		}
+	}
+	quarantined := 0
+	for _, f := range m.fences.byID {
+		quarantined += len(f.slots)
+	}
+	if got, want := [5]int{l.promised, l.held, l.written, l.ready, l.quarantined}, [5]int{promised, held, written, ready, quarantined}; got != want {
+		return fmt.Errorf("promised, held, written, ready, quarantined are counted as %v, are %v", got, want)
+	}
+	if l.free() < 0 || promised < 0 {
+		return fmt.Errorf("free %d, promised %d", l.free(), promised)
+	}
+	if sum := promised + held + quarantined + l.free(); sum != len(l.slots) {
+		return fmt.Errorf("promised %d + held %d + quarantined %d + free %d = %d, total is %d", promised, held, quarantined, l.free(), sum, len(l.slots))
+	}
+	return nil
+}
+
+// checkHolders: no slot belongs to two chunks at once, nor to nobody and not
+// free.
+func (m *Machine) checkHolders() error {
+	holders := make([]int32, len(m.ledger.slots))
+	for _, r := range m.live {
+		for _, c := range r.chunks {
+			if c.slot == noSlot {
+				continue
+			}
+			holders[c.slot]++
+			if s := &m.ledger.slots[c.slot]; s.key != c.key || s.length != c.length {
+				return fmt.Errorf("slot %d holds %q (%d bytes), request %q thinks %q (%d bytes)", c.slot, s.key, s.length, r.id, c.key, c.length)
+			}
+		}
+	}
+	idle := make([]int, len(m.ledger.slots))
+	for _, i := range m.ledger.empty {
+		idle[i]++
+	}
+	for _, f := range m.fences.byID {
+		for _, i := range f.slots {
+			idle[i]++
+		}
+	}
+	for i, s := range m.ledger.slots {
+		if s.holders != holders[i] {
+			return fmt.Errorf("slot %d counts %d holders, has %d", i, s.holders, holders[i])
+		}
+		if used := holders[i] > 0; used && idle[i] != 0 || !used && idle[i] != 1 {
+			return fmt.Errorf("slot %d has %d holders and is %d times empty or in quarantine", i, holders[i], idle[i])
+		}
+		if holders[i] > 1 && !s.written {
+			return fmt.Errorf("slot %d is shared by %d and not written", i, holders[i])
+		}
+	}
+	return nil
+}
+
+// checkCopies: just the committed slots can be found by their content.
+func (m *Machine) checkCopies() error {
+	found := make(map[int32]bool)
+	for c, first := range m.ledger.copies {
+		before := int32(noSlot)
+		for i := first; i != noSlot; i = m.ledger.slots[i].nextCopy {
+			s := &m.ledger.slots[i]
+			if !s.shared || s.key != c.key || s.length != c.length || s.prevCopy != before || found[i] {
+				return fmt.Errorf("slot %d is listed under %+v and is %+v", i, c, *s)
+			}
+			found[i] = true
+			before = i
+		}
+	}
+	for i, s := range m.ledger.slots {
+		if s.shared != found[int32(i)] || s.shared && !s.written {
+			return fmt.Errorf("slot %d: shared %v, listed %v, written %v", i, s.shared, found[int32(i)], s.written)
+		}
+	}
+	return nil
+}
+
+func (m *Machine) checkRequests() error {
+	requests, queued := 0, 0
+	for identity, s := range m.senders {
+		requests += len(s.requests)
+		queued += s.queued
+		if s.identity != identity || !s.attached && len(s.requests) == 0 {
+			return fmt.Errorf("sender %q is kept for nothing", identity)
+		}
+		if s.attached != (m.writers[s.writer] == s) {
+			return fmt.Errorf("sender %q: attached %v, writer %d is %v", identity, s.attached, s.writer, m.writers[s.writer])
+		}
+	}
+	if requests != len(m.live) || queued != m.queue.size {
+		return fmt.Errorf("senders have %d requests, %d queued; there are %d and %d", requests, queued, len(m.live), m.queue.size)
+	}
+	for id, r := range m.live {
+		if err := m.checkRequest(r); err != nil {
+			return fmt.Errorf("request %q: %w", id, err)
+		}
+	}
+	return nil
+}
+
+func (m *Machine) checkRequest(r *request) error {
+	placed, written, bytes := 0, 0, int64(0)
+	for _, c := range r.chunks {
+		if c.slot != noSlot {
+			placed++
+			bytes += c.length
+			if m.ledger.slots[c.slot].written {
+				written++
+			}
+		}
+	}
+	reserving := r.admitted && !r.lastDone && m.cfg.Mode != None
+	switch {
+	case placed != r.placed || written != r.written || bytes != r.bytes:
+		return fmt.Errorf("placed %d, written %d, bytes %d; are %d, %d, %d", r.placed, r.written, r.bytes, placed, written, bytes)
+	case len(r.chunks) > r.total:
+		return fmt.Errorf("%d chunks of %d declared", len(r.chunks), r.total)
+	case reserving && r.promised+r.placed != r.total, !reserving && r.promised != 0:
+		return fmt.Errorf("promised %d, placed %d of %d, admitted %v, last done %v", r.promised, r.placed, r.total, r.admitted, r.lastDone)
+	case r.place.waits != (len(r.waiting) > 0):
+		return fmt.Errorf("in the queue %v with %d batches waiting", r.place.waits, len(r.waiting))
+	case m.cfg.Mode != None && r.admitted && r.place.waits:
+		return fmt.Errorf("waits within its reservation")
+	case r.ready && (!r.lastDone || placed != len(r.chunks) || written != len(r.chunks)):
+		return fmt.Errorf("ready with %d of %d chunks written", written, len(r.chunks))
+	case r.taker != "" && !r.ready:
+		return fmt.Errorf("taken and not ready")
+	case m.ended.has(r.sender.identity, r.id):
+		return fmt.Errorf("live and remembered as ended")
+	case !r.sender.attached && !r.legacy && !r.ready:
+		return fmt.Errorf("outlives its sender and is not ready")
+	case m.cfg.Mode == Serial && r.admitted && !r.ready && m.owner != r:
+		return fmt.Errorf("admitted beside the owner of the buffer")
+	}
+	return nil
+}
+
+func (m *Machine) checkQueue() error {
+	q := &m.queue
+	size, marks, bytes := 0, 0, int64(0)
+	before := -1
+	for r := q.first; r != nil; r = r.place.next {
+		size++
+		marks += r.place.mark
+		if q.position(r) != size || r.place.at <= before || q.who[r.place.at] != r {
+			return fmt.Errorf("%q is number %d in the queue, counted as %d", r.id, size, q.position(r))
+		}
+		before = r.place.at
+		if r.place.need != m.need(r) || m.live[r.id] != r {
+			return fmt.Errorf("%q waits for %d slots, needs %d", r.id, r.place.need, m.need(r))
+		}
+	}
+	for _, r := range m.live {
+		for _, b := range r.waiting {
+			bytes += int64(b.size)
+		}
+	}
+	switch {
+	case size != q.size || marks != q.passed || bytes != q.bytes:
+		return fmt.Errorf("queue counts %d waiting, %d passes, %d bytes; are %d, %d, %d", q.size, q.passed, q.bytes, size, marks, bytes)
+	case q.passed > m.cfg.Overtake:
+		return fmt.Errorf("the head was passed %d times, --overtake is %d", q.passed, m.cfg.Overtake)
+	case m.next() != nil:
+		return fmt.Errorf("%q waits and could go", m.next().id)
+	}
+	return nil
+}
+
+func (m *Machine) checkTimers() error {
+	for i, t := range m.timers {
+		if t.index != i+1 {
+			return fmt.Errorf("timer %d thinks it is %d", i, t.index-1)
+		}
+	}
+	for id, r := range m.live {
+		at, ok := m.deadline(r)
+		if ok != (r.timer.index != 0) || ok && r.timer.at > at {
+			return fmt.Errorf("request %q is due %v at %v, timer at %v", id, ok, at, r.timer.at)
+		}
+	}
+	for identity, s := range m.senders {
+		if leased := s.attached && m.cfg.Lease > 0; leased != (s.timer.index != 0) {
+			return fmt.Errorf("sender %q: lease runs %v, timer %v", identity, leased, s.timer.index != 0)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,34 @@
+// Package reservation decides who gets slots of the buffer, and when: the
+// admission core of pd-recv. It is a pure state machine: Step takes an event
+// and the time and returns effects. It knows nothing of sockets, engines,
+// clocks, goroutines or logs, and whoever drives it must not decide anything
+// of its own.
+//
+// A request's life:
+//
+//	queued ─▶ admitted ─▶ allocated ─▶ ready ─▶ released
+//	   └──── rejected / timed_out / cancelled / expired / rolled_back ────┘
+//
+// What always holds, after every Step (see check.go, which recomputes all of
+// it from scratch):
+//
+//	promised + held + quarantined + free = total, none negative
+//	no slot belongs to two chunks at once
+//	a request that has ended leaves nothing behind
+//
+// Start reading at Step in machine.go. Each rule of the contract stands once:
+//
+//	Admission, overtaking     admission.go, queue.go
+//	Batches, Errors           batch.go
+//	Ready, Commit             ready.go
+//	Shared prefixes           ledger.go
+//	Full rollback, Cancel     end.go
+//	Lease, Expiry             lease.go
+//	Take, Release             take.go
+//	Fence                     fence.go
+//
+// The caller's duties: give Step every message of a peer in the order in which
+// it came; Tick only after the messages already received; do what Effects says
+// before the next Step; report each Revocation as Revoked or RevokeFailed, and
+// each writer whose connection ends as Gone.
+package reservation

@@ -1,0 +1,197 @@
+package reservation
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+// ending is how a request ends.
+type ending struct {
+	kind   Kind
+	no     *refusal  // why, for the record; nil where the kind says it all
+	answer wire.Code // of its waiting batches; empty: rolled_back
+	fence  bool      // its sender may still be writing
+}
+
+// end is the one way out. "Every chunk of the request, of this batch and
+// earlier ones, is removed, its tracking and reservation are gone, its waiting
+// batches are answered rolled_back. No partial request is ever left in the
+// buffer. What a request held is freed once, by its own end only."
+func (m *Machine) end(r *request, e ending) {
+	waited := time.Duration(0)
+	if r.place.waits {
+		waited = m.now - r.place.since
+		m.leaveQueue(r)
+	}
+	m.answerWaiting(r, e)
+	m.unpromise(r)
+	if m.owner == r {
+		m.owner = nil
+	}
+	m.giveUp(r, e.fence && !r.legacy)
+
+	s := r.sender
+	m.disarm(&r.timer)
+	delete(m.live, r.id)
+	delete(s.requests, r)
+	m.ended.add(s.identity, r.id, e.kind, m.now)
+
+	rec := Record{Kind: e.kind, Waited: waited, Unread: e.kind == Expired && r.ready}
+	if e.no != nil {
+		rec.Code, rec.Reason = e.no.code, e.no.reason
+	}
+	m.record(r, rec)
+	m.forgetIdle(s)
+}
+
+// answerWaiting tells the batches that wait why they need not any more.
+func (m *Machine) answerWaiting(r *request, e ending) {
+	code, reason := wire.CodeRolledBack, fmt.Sprintf("request %q has ended: %s", r.id, e.kind)
+	if e.answer != "" {
+		code, reason = e.answer, e.no.reason
+	}
+	for len(r.waiting) > 0 {
+		b := m.unwait(r)
+		resp := &wire.AllocResponse{
+			RemoteIndexes: failedIndexes(len(b.keys)), AlreadySentIndexes: []int64{},
+			Error: reason, Code: code,
+		}
+		if r.sender.attached {
+			resp.Epoch = m.cfg.Epoch
+		}
+		m.answer(b.tag, resp)
+	}
+}
+
+// giveUp drops r's hold on its slots.
+func (m *Machine) giveUp(r *request, fence bool) {
+	var doubtful []int
+	for _, c := range r.chunks {
+		if c.slot == noSlot {
+			continue
+		}
+		if r.ready {
+			m.ledger.markReady(c.slot, -1)
+		}
+		unwritten := !m.ledger.slots[c.slot].written
+		if !m.ledger.drop(c.slot) {
+			continue
+		}
+		if fence && unwritten {
+			doubtful = append(doubtful, int(c.slot))
+		} else {
+			m.ledger.vacate(c.slot)
+		}
+	}
+	if len(doubtful) > 0 {
+		m.quarantine(r.sender.writer, doubtful)
+	}
+}
+
+// cancel: "Only its own sender cancels a request; another's cancel is
+// acknowledged and changes nothing. A queued request leaves the queue and its
+// waiting batches are answered; an admitted or ready one is rolled back, unless
+// a decoder is taking it; an unknown one is acknowledged and remembered, so
+// that a batch of it that arrives late is refused. A CancelNotif never clears
+// the memory of an ended request. The acknowledgement is an AllocResponse
+// without indexes. An attached sender cancels only when none of its writes for
+// that request is in flight: the slots are free at once."
+func (m *Machine) cancel(ev Cancel) {
+	m.heard(ev.Sender)
+	resp := &wire.AllocResponse{RemoteIndexes: []int64{}, AlreadySentIndexes: []int64{}}
+	if s := m.senders[ev.Sender]; s != nil && s.attached {
+		resp.Epoch = m.cfg.Epoch
+	}
+	r := m.live[ev.ReqID]
+	if no := checkID(ev.ReqID); no != nil {
+		resp.Error, resp.Code = no.reason, no.code
+	} else if r == nil {
+		if !m.ended.has(ev.Sender, ev.ReqID) {
+			m.ended.add(ev.Sender, ev.ReqID, Cancelled, m.now)
+		}
+	} else if r.sender.identity == ev.Sender && r.taker == "" {
+		m.end(r, ending{kind: Cancelled})
+	}
+	m.answer(ev.Tag, resp)
+}
+
+// shutdown: "the receiver is stopping: everybody who waits is answered".
+func (m *Machine) shutdown() {
+	m.stopping = true
+	no := &refusal{wire.CodeShuttingDown, "the receiver is stopping"}
+	for m.queue.first != nil {
+		r := m.queue.first
+		e := ending{kind: Rejected, no: no, answer: wire.CodeShuttingDown, fence: true}
+		if r.admitted {
+			e.kind = RolledBack
+		}
+		m.end(r, e)
+	}
+}
+
+// memory remembers ended requests: "An ended request, released ones included,
+// is remembered by (sender, req_id) for 60 s, at most 65,536 of them; it never
+// becomes ready or admitted again in that time."
+type memory struct {
+	known   map[endedKey]Kind
+	expired map[string]int // req_ids of those that expired, for decoders
+	ring    []endedAt      // oldest first, from head
+	head, n int
+}
+
+type endedKey struct{ sender, req string }
+
+type endedAt struct {
+	key endedKey
+	at  Time
+}
+
+func newMemory(size int) memory {
+	return memory{
+		known:   make(map[endedKey]Kind),
+		expired: make(map[string]int),
+		ring:    make([]endedAt, size),
+	}
+}
+
+func (e *memory) has(sender, req string) bool {
+	_, ok := e.known[endedKey{sender, req}]
+	return ok
+}
+
+func (e *memory) how(sender, req string) Kind { return e.known[endedKey{sender, req}] }
+
+// add remembers one that is not remembered yet.
+func (e *memory) add(sender, req string, how Kind, now Time) {
+	if e.n == len(e.ring) {
+		e.forgetOldest()
+	}
+	key := endedKey{sender, req}
+	e.known[key] = how
+	if how == Expired {
+		e.expired[req]++
+	}
+	e.ring[(e.head+e.n)%len(e.ring)] = endedAt{key, now}
+	e.n++
+}
+
+func (e *memory) forgetOldest() {
+	old := &e.ring[e.head]
+	if e.known[old.key] == Expired {
+		if e.expired[old.key.req]--; e.expired[old.key.req] == 0 {
+			delete(e.expired, old.key.req)
+		}
+	}
+	delete(e.known, old.key)
+	*old = endedAt{}
+	e.head = (e.head + 1) % len(e.ring)
+	e.n--
+}
+
+func (e *memory) forgetBefore(t Time) {
+	for e.n > 0 && e.ring[e.head].at <= t {
+		e.forgetOldest()
+	}
+}

@@ -1,0 +1,153 @@
+package reservation
+
+import (
+	"fmt"
+
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+// attach makes a sender an attached one. "Idempotent: asked again, it keeps
+// requests".
+func (m *Machine) attach(ev Attach) {
+	s := m.senderOf(ev.Sender)
+	s.attached = true
+	s.name = ev.Name
+	delete(m.writers, s.writer)
+	s.writer = ev.Writer
+	m.writers[s.writer] = s
+	s.heard = m.now
+	if m.cfg.Lease > 0 {
+		m.arm(&s.timer, m.now+m.cfg.Lease)
+	}
+}
+
+// heard renews a lease: "any message of it renews what it has".
+func (m *Machine) heard(identity string) {
+	if s := m.senders[identity]; s != nil {
+		s.heard = m.now
+	}
+}
+
+// heartbeat: "renews the lease of everything this sender has; answered by an
+// AllocResponse with the epoch".
+func (m *Machine) heartbeat(ev Heartbeat) {
+	m.heard(ev.Sender)
+	resp := &wire.AllocResponse{RemoteIndexes: []int64{}, AlreadySentIndexes: []int64{}}
+	s := m.senders[ev.Sender]
+	no := m.checkEpoch(ev.Sender, ev.Epoch)
+	if no == nil && (s == nil || !s.attached) {
+		no = refusef(wire.CodeStaleEpoch, "heartbeat from a sender that is not attached: attach anew")
+	}
+	if no != nil {
+		resp.Error, resp.Code = no.reason, no.code
+	}
+	if s != nil && s.attached {
+		resp.Epoch = m.cfg.Epoch
+	}
+	m.answer(ev.Tag, resp)
+}
+
+// expire lets go by the clock what is due: "Expiry goes by the clock, whether
+// or not traffic comes; messages already received are handled first".
+func (m *Machine) expire() {
+	m.ended.forgetBefore(m.now - m.cfg.Memory)
+	for len(m.timers) > 0 && m.timers[0].at <= m.now {
+		t := m.timers[0]
+		m.disarm(t)
+		t.fire.due(m)
+	}
+}
+
+// due ends a silent sender: "--lease of silence ends all of it".
+func (s *sender) due(m *Machine) {
+	if at := s.heard + m.cfg.Lease; at > m.now {
+		m.arm(&s.timer, at)
+		return
+	}
+	m.endSender(s, fmt.Sprintf("its sender was silent for %v: lease expired", m.cfg.Lease), true)
+}
+
+// endSender ends a sender and all it has, ready requests excepted: "A ready
+// request of an attached sender is the decoder's: it outlives its sender".
+func (m *Machine) endSender(s *sender, reason string, fence bool) {
+	for _, r := range s.inOrder() {
+		if !r.ready {
+			m.end(r, ending{kind: Expired, no: &refusal{wire.CodeExpired, reason}, fence: fence})
+		}
+	}
+	if s.attached {
+		s.attached = false
+		m.disarm(&s.timer)
+		delete(m.writers, s.writer)
+		m.fx.Ended = append(m.fx.Ended, s.writer)
+	}
+	m.forgetIdle(s)
+}
+
+// overrun ends a sender that does not read its answers: "answers for a slow
+// peer wait in a bounded backlog, over it that sender ends".
+func (m *Machine) overrun(ev Overrun) {
+	if s := m.senders[ev.Sender]; s != nil {
+		m.endSender(s, "its sender does not read its answers", true)
+	}
+}
+
+// deadline is when r is due, whatever it is that it waits for.
+func (m *Machine) deadline(r *request) (at Time, ok bool) {
+	from, limit := r.named, m.cfg.LegacyLease
+	switch {
+	case r.place.waits:
+		from, limit = r.place.since, m.cfg.AdmitTimeout
+	case r.taker != "":
+		from, limit = r.takenAt, m.cfg.Lease
+	case r.legacy:
+		// "For a sender that never attached each request has its own
+		// --legacy-lease, renewed by messages that name it and by its answers,
+		// standing still while its batch waits, and lasting until the request
+		// is taken."
+	case r.ready:
+		from, limit = r.readyAt, m.cfg.ReadyTTL
+	default:
+		return 0, false // its sender's lease is its own
+	}
+	return from + limit, limit > 0
+}
+
+// rearm follows a change of what r waits for.
+func (m *Machine) rearm(r *request) {
+	if at, ok := m.deadline(r); ok {
+		m.arm(&r.timer, at)
+	} else {
+		m.disarm(&r.timer)
+	}
+}
+
+func (r *request) due(m *Machine) {
+	at, ok := m.deadline(r)
+	if !ok {
+		return
+	}
+	if at > m.now {
+		m.arm(&r.timer, at)
+		return
+	}
+	switch {
+	case r.place.waits:
+		m.timeOut(r)
+	case r.taker != "":
+		m.untake(r)
+	case r.ready:
+		m.end(r, ending{kind: Expired, no: refusef(wire.CodeExpired, "ready for %v and not taken", m.now-r.readyAt)})
+	default:
+		m.end(r, ending{kind: Expired, no: refusef(wire.CodeExpired, "silent for %v: lease expired", m.now-r.named)})
+	}
+}
+
+// timeOut: admission_timeout: "waited longer than --admit-timeout (in mode
+// none: each batch)".
+func (m *Machine) timeOut(r *request) {
+	no := refusef(wire.CodeAdmissionTimeout,
+		"waited %v for %s as number %d in the queue, %d free: raise --admit-timeout or --buffer-size",
+		m.now-r.place.since, plural(r.place.need, "slot"), m.queue.position(r), m.ledger.free())
+	m.end(r, ending{kind: TimedOut, no: no, answer: no.code, fence: true})
+}

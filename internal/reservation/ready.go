@@ -1,0 +1,126 @@
+package reservation
+
+import (
+	"fmt"
+
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+// readyIfWhole: "The last batch is allocated and every chunk that came is
+// committed; after an early last batch that is fewer than declared, and the
+// event says both numbers. A sender that never attached cannot commit: its
+// request is ready when its last batch is allocated; its chunks count as
+// written then and are never shared."
+func (m *Machine) readyIfWhole(r *request) {
+	if r.ready || !r.lastDone || len(r.waiting) > 0 {
+		return
+	}
+	if r.legacy {
+		for _, c := range r.chunks {
+			m.ledger.write(c.slot)
+		}
+		r.written = len(r.chunks)
+	}
+	if r.written < len(r.chunks) {
+		return
+	}
+	r.ready = true
+	r.readyAt = m.now
+	for _, c := range r.chunks {
+		m.ledger.markReady(c.slot, 1)
+	}
+	if m.owner == r {
+		m.owner = nil
+	}
+	m.rearm(r)
+	m.record(r, Record{Kind: Ready})
+}
+
+// commit notes that slots are written. It changes all that it names or nothing.
+func (m *Machine) commit(ev Commit) {
+	m.heard(ev.Sender)
+	resp := &wire.CommitResponse{}
+	r, no := m.checkCommit(ev)
+	if no != nil {
+		resp.Error, resp.Code = no.reason, no.code
+	} else {
+		m.write(r, ev.Req)
+		m.readyIfWhole(r)
+		resp.Ready = r.ready
+	}
+	m.answer(ev.Tag, resp)
+}
+
+func (m *Machine) write(r *request, req *wire.CommitRequest) {
+	r.named = m.now
+	for i, n := range req.Slots {
+		s := &m.ledger.slots[n]
+		if s.written {
+			continue
+		}
+		s.crc, s.hasCRC = req.CRCs[i], true
+		m.ledger.write(int32(n))
+		m.ledger.offer(int32(n))
+		r.written++
+	}
+}
+
+func (m *Machine) checkCommit(ev Commit) (*request, *refusal) {
+	req := ev.Req
+	s := m.senders[ev.Sender]
+	if s == nil || !s.attached {
+		return nil, refusef(wire.CodeStaleEpoch, "a sender that is not attached cannot commit: attach first")
+	}
+	if no := m.checkEpoch(ev.Sender, req.Epoch); no != nil {
+		return nil, no
+	}
+	r := m.live[req.ReqID]
+	if r == nil || r.sender != s {
+		m.counters.StaleWrites++
+		if m.ended.has(ev.Sender, req.ReqID) {
+			return nil, refusef(wire.CodeRolledBack, "request %q has ended: %s", req.ReqID, m.ended.how(ev.Sender, req.ReqID))
+		}
+		return nil, refusef(wire.CodeUnknownRequest, "this sender has no request %q", req.ReqID)
+	}
+	if r.legacy {
+		return nil, refusef(wire.CodeProtocolViolation, "request %q came before its sender attached: it cannot be committed", req.ReqID)
+	}
+	return r, m.checkSlots(r, req)
+}
+
+func (m *Machine) checkSlots(r *request, req *wire.CommitRequest) *refusal {
+	if len(req.Lengths) != len(req.Slots) || len(req.CRCs) != len(req.Slots) {
+		return refusef(wire.CodeBadRequest, "%d slots, %d lengths, %d crcs: must be as many", len(req.Slots), len(req.Lengths), len(req.CRCs))
+	}
+	seen := make(map[int64]struct{}, len(req.Slots))
+	for i, n := range req.Slots {
+		if _, again := seen[n]; again {
+			return refusef(wire.CodeBadRequest, "slot %d stands twice in one commit", n)
+		}
+		seen[n] = struct{}{}
+		if no := m.checkSlot(r, n, req.Lengths[i], req.CRCs[i]); no != nil {
+			return no
+		}
+	}
+	return nil
+}
+
+func (m *Machine) checkSlot(r *request, n, length int64, crc uint32) *refusal {
+	if n < 0 || n >= int64(len(m.ledger.slots)) {
+		return refusef(wire.CodeBadRequest, "slot %d, the buffer has %d", n, len(m.ledger.slots))
+	}
+	s := &m.ledger.slots[n]
+	if at := r.find(s.key); s.holders == 0 || at < 0 || int64(r.chunks[at].slot) != n {
+		return refusef(wire.CodeBadRequest, "slot %d is not of request %q", n, r.id)
+	}
+	if length != s.length {
+		return refusef(wire.CodeBadRequest, "slot %d was asked for with %d bytes, committed with %d", n, s.length, length)
+	}
+	// "A second commit with another length or CRC is refused."
+	if s.written && s.hasCRC && crc != s.crc {
+		return refusef(wire.CodeBadRequest, "slot %d is committed with CRC %s, now with %s", n, hexCRC(s.crc), hexCRC(crc))
+	}
+	return nil
+}
+
+func hexCRC(crc uint32) string { return fmt.Sprintf("%08x", crc) }

@@ -1,0 +1,89 @@
+package reservation
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+// Snapshot is the state at a time of the caller's clock: the ledger, the
+// lists, and the counters that are decided here. The caller fills in the rest.
+func (m *Machine) Snapshot(now Time) wire.Snapshot {
+	m.advance(now)
+	l := &m.ledger
+	return wire.Snapshot{
+		Kind: "receiver", Epoch: m.cfg.Epoch, Admission: m.cfg.Mode.String(),
+		Slots: wire.SnapshotSlots{
+			Total: len(l.slots), Promised: l.promised, Held: l.held, Written: l.written, Ready: l.ready,
+			Quarantined: l.quarantined, Free: l.free(), Bytes: m.cfg.SlotBytes,
+		},
+		Requests: m.snapshotRequests(),
+		Queue:    m.snapshotQueue(),
+		Senders:  m.snapshotSenders(),
+		Totals:   wire.SnapshotTotals{Requests: len(m.live), Queue: m.queue.size, Senders: len(m.senders)},
+		Counters: m.counters,
+	}
+}
+
+func (m *Machine) snapshotRequests() []wire.SnapshotRequest {
+	list := make([]wire.SnapshotRequest, 0, min(len(m.live), wire.MaxSnapshotList))
+	for _, r := range slices.SortedFunc(maps.Values(m.live), byArrival) {
+		if len(list) == wire.MaxSnapshotList {
+			break
+		}
+		list = append(list, wire.SnapshotRequest{
+			ReqID: r.id, Sender: r.sender.display(), State: r.state(), TotalChunks: r.total,
+			Allocated: r.placed, Written: r.written, Shared: r.shared, Bytes: r.bytes,
+			AgeMS: (m.now - r.born).Milliseconds(), IdleMS: (m.now - r.named).Milliseconds(),
+		})
+	}
+	return list
+}
+
+// state is a live request's place in the picture of its life.
+func (r *request) state() string {
+	switch {
+	case r.ready:
+		return Ready.String()
+	case r.lastDone:
+		return Allocated.String()
+	case r.admitted:
+		return Admitted.String()
+	}
+	return Queued.String()
+}
+
+// snapshotQueue lists who waits. Lacks counts the slots still to be freed
+// before a request is admitted, all ahead of it included.
+func (m *Machine) snapshotQueue() []wire.SnapshotWaiter {
+	list := make([]wire.SnapshotWaiter, 0, min(m.queue.size, wire.MaxSnapshotList))
+	needed := 0
+	for r := m.queue.first; r != nil && len(list) < wire.MaxSnapshotList; r = r.place.next {
+		needed += r.place.need
+		list = append(list, wire.SnapshotWaiter{
+			Pos: len(list) + 1, ReqID: r.id, Sender: r.sender.display(), Need: r.place.need,
+			Lacks: max(0, needed-m.ledger.free()), WaitedMS: (m.now - r.place.since).Milliseconds(),
+		})
+	}
+	return list
+}
+
+func (m *Machine) snapshotSenders() []wire.SnapshotSender {
+	list := make([]wire.SnapshotSender, 0, min(len(m.senders), wire.MaxSnapshotList))
+	byName := func(a, b *sender) int {
+		return cmp.Or(cmp.Compare(a.display(), b.display()), cmp.Compare(a.identity, b.identity))
+	}
+	for _, s := range slices.SortedFunc(maps.Values(m.senders), byName) {
+		if len(list) == wire.MaxSnapshotList {
+			break
+		}
+		one := wire.SnapshotSender{Sender: s.display(), Requests: len(s.requests), Queued: s.queued, Attached: s.attached}
+		if s.attached && m.cfg.Lease > 0 {
+			one.LeaseLeftMS = max(0, s.heard+m.cfg.Lease-m.now).Milliseconds()
+		}
+		list = append(list, one)
+	}
+	return list
+}
