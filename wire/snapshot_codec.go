@@ -1,0 +1,87 @@
+package wire
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// snapshotFrame is a Snapshot as it lies on the wire: its own Time stands
+// before the embedded one and hides it.
+type snapshotFrame struct {
+	Type     string `json:"type"`
+	Time     string `json:"time"` // RFC 3339, UTC
+	Snapshot `msgpack:",inline"`
+}
+
+func appendSnapshot(dst []byte, s *Snapshot) []byte {
+	out := bytes.NewBuffer(dst)
+	enc := msgpack.NewEncoder(out)
+	enc.SetCustomStructTag("json")
+	enc.UseCompactInts(true)
+	f := snapshotFrame{NameSnapshot, s.Time.UTC().Format(time.RFC3339Nano), *s}
+	if err := enc.Encode(&f); err != nil {
+		panic("wire: encode a Snapshot: " + err.Error()) // neither the types nor a Buffer can fail
+	}
+	return out.Bytes()
+}
+
+// snapshot reads the Snapshot of n pairs. Unknown fields are ignored. The
+// library trusts counts, so the whole frame is walked first.
+func (d *decoder) snapshot(s *Snapshot, n uint64) *DecodeError {
+	if err := d.boundLists(n); err != nil {
+		return err
+	}
+	dec := msgpack.NewDecoder(bytes.NewReader(d.b))
+	dec.SetCustomStructTag("json")
+	var f snapshotFrame
+	if err := dec.Decode(&f); err != nil {
+		return fault("snapshot: %v", err)
+	}
+	at, err := time.Parse(time.RFC3339Nano, f.Time)
+	if err != nil {
+		return fault("%.64q is no RFC 3339 time", f.Time).in("time")
+	}
+	*s = f.Snapshot
+	s.Time = at
+	s.fillLists()
+	return nil
+}
+
+// boundLists checks that n pairs are all there and that no list among them is
+// longer than a Snapshot's may be.
+func (d *decoder) boundLists(n uint64) *DecodeError {
+	for ; n > 0; n-- {
+		key, err := d.key()
+		if err != nil {
+			return err
+		}
+		value := d.off
+		t, err := d.next()
+		if err == nil && t.kind == kindArray && t.n > MaxSnapshotList {
+			err = fault("%d entries, the limit is %d", t.n, MaxSnapshotList)
+		}
+		d.off = value
+		if err == nil {
+			err = d.skip(1)
+		}
+		if err != nil {
+			return err.in(fieldName(key))
+		}
+	}
+	return d.end()
+}
+
+// fillLists makes absent lists empty ones, so that JSON has [] for them.
+func (s *Snapshot) fillLists() {
+	if s.Requests == nil {
+		s.Requests = []SnapshotRequest{}
+	}
+	if s.Queue == nil {
+		s.Queue = []SnapshotWaiter{}
+	}
+	if s.Senders == nil {
+		s.Senders = []SnapshotSender{}
+	}
+}
