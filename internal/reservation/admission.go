@@ -26,7 +26,7 @@ func (m *Machine) fits(need int) bool {
 // mayPass reports whether somebody behind the head may overtake: "at most
 // --overtake N requests may pass a waiting one; 0 is strict order".
 func (m *Machine) mayPass() bool {
-	return m.cfg.Mode != Serial && m.queue.passed < m.cfg.Overtake
+	return m.queue.passed < m.cfg.Overtake
 }
 
 // admissible reports whether one that comes now need not wait. Whoever waits
@@ -134,7 +134,7 @@ func (m *Machine) allocate(r *request, b batch) {
 		}
 		// "A key that its request already has (a retry) is answered with its
 		// slot and not counted again; if committed, it is already sent."
-		if m.ledger.slots[c.slot].written {
+		if m.ledger.slots[c.slot].committed {
 			resp.AlreadySentIndexes = append(resp.AlreadySentIndexes, int64(i))
 		} else {
 			resp.RemoteIndexes = append(resp.RemoteIndexes, int64(c.slot))

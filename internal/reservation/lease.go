@@ -7,10 +7,17 @@ import (
 )
 
 // attach makes a sender an attached one. "Idempotent: asked again, it keeps
-// requests".
+// requests". What it had before it attached is from now on an attached
+// sender's: to be committed, under the sender's lease, and fenced.
 func (m *Machine) attach(ev Attach) {
 	s := m.senderOf(ev.Sender)
-	s.attached = true
+	if !s.attached {
+		s.attached = true
+		for r := range s.requests {
+			r.legacy = false
+			m.rearm(r)
+		}
+	}
 	s.name = ev.Name
 	delete(m.writers, s.writer)
 	s.writer = ev.Writer
@@ -55,6 +62,7 @@ func (m *Machine) expire() {
 		t := m.timers[0]
 		m.disarm(t)
 		t.fire.due(m)
+		m.admitWaiting() // what one lets go may still save the next
 	}
 }
 

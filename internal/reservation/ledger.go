@@ -22,10 +22,11 @@ type ledger struct {
 type slot struct {
 	key     string
 	length  int64
-	crc     uint32
-	hasCRC  bool
-	written bool // committed, or of a sender that never attached and ready
-	shared  bool // in copies
+	crc     uint32 // once it is committed
+
+	committed bool
+	written   bool // committed, or of a sender that never attached and ready
+	shared    bool // in copies
 
 	holders int32 // requests that hold it; 0: empty or in quarantine
 	ready   int32 // of those, ready ones

@@ -58,7 +58,7 @@ func (m *Machine) write(r *request, req *wire.CommitRequest) {
 		if s.written {
 			continue
 		}
-		s.crc, s.hasCRC = req.CRCs[i], true
+		s.crc, s.committed = req.CRCs[i], true
 		m.ledger.write(int32(n))
 		m.ledger.offer(int32(n))
 		r.written++
@@ -111,14 +111,14 @@ func (m *Machine) checkSlot(r *request, n, length int64, crc uint32) *refusal {
 	}
 	s := &m.ledger.slots[n]
 	if at := r.find(s.key); s.holders == 0 || at < 0 || int64(r.chunks[at].slot) != n {
-		return refusef(wire.CodeBadRequest, "slot %d is not of request %q", n, r.id)
+		return refusef(wire.CodeProtocolViolation, "slot %d is not of request %q", n, r.id)
 	}
 	if length != s.length {
-		return refusef(wire.CodeBadRequest, "slot %d was asked for with %d bytes, committed with %d", n, s.length, length)
+		return refusef(wire.CodeProtocolViolation, "slot %d was asked for with %d bytes, committed with %d", n, s.length, length)
 	}
 	// "A second commit with another length or CRC is refused."
-	if s.written && s.hasCRC && crc != s.crc {
-		return refusef(wire.CodeBadRequest, "slot %d is committed with CRC %s, now with %s", n, hexCRC(s.crc), hexCRC(crc))
+	if s.committed && crc != s.crc {
+		return refusef(wire.CodeProtocolViolation, "slot %d is committed with CRC %s, now with %s", n, hexCRC(s.crc), hexCRC(crc))
 	}
 	return nil
 }

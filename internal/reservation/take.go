@@ -22,7 +22,7 @@ func (m *Machine) take(ev Take) {
 	for _, c := range r.chunks {
 		s := &m.ledger.slots[c.slot]
 		resp.Chunks = append(resp.Chunks, wire.TakenChunk{
-			Key: c.key, Slot: int64(c.slot), Region: int64(s.region), Length: c.length, CRC: s.crc, HasCRC: s.hasCRC,
+			Key: c.key, Slot: int64(c.slot), Region: int64(s.region), Length: c.length, CRC: s.crc, HasCRC: s.committed,
 		})
 	}
 	m.answer(ev.Tag, resp)
@@ -44,12 +44,11 @@ func (m *Machine) release(ev Release) {
 	m.answer(ev.Tag, resp)
 }
 
-// untake makes a taken request ready again. What --ready-ttl is left counts
-// from when it first was ready; a legacy lease, which lasted until the take,
-// starts anew.
+// untake makes a taken request ready again, as it was when it first became so:
+// what limits its wait for a decoder starts anew.
 func (m *Machine) untake(r *request) {
 	r.taker = ""
-	r.named = m.now
+	r.named, r.readyAt = m.now, m.now
 	m.rearm(r)
 }
 
