@@ -1,0 +1,92 @@
+package receiver
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/pebbe/zmq4"
+
+	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+// notifyQueue is how many FailNotifs wait for a proxy that is away. What comes
+// on top is dropped, and said.
+const notifyQueue = 16_384
+
+// notifyRetry is how long one try to hand a message to a connection lasts.
+const notifyRetry = 100 * time.Millisecond
+
+// notifier tells the proxy which requests expired. Its goroutine owns the
+// socket.
+type notifier struct {
+	queue   chan []byte
+	warn    func(kind, text string)
+	socket  *zmq4.Socket
+	done    chan struct{}
+	closing atomic.Int64 // unix nanoseconds at which to give up; 0: not closing
+}
+
+func newNotifier(ctx *sock.Context, endpoint string, warn func(kind, text string)) (*notifier, error) {
+	socket, err := ctx.Dial(zmq4.PUSH, endpoint, sock.Options{Prepare: func(s *zmq4.Socket) error {
+		// Only a live connection takes a message: without one it would wait in
+		// ZeroMQ, unseen.
+		return errors.Join(s.SetImmediate(true), s.SetSndtimeo(notifyRetry))
+	}})
+	if err != nil {
+		return nil, err
+	}
+	n := &notifier{
+		queue:  make(chan []byte, notifyQueue),
+		warn:   warn,
+		socket: socket,
+		done:   make(chan struct{}),
+	}
+	go n.work()
+	return n, nil
+}
+
+// fail queues a FailNotif.
+func (n *notifier) fail(reqID, reason string) {
+	select {
+	case n.queue <- wire.Append(nil, &wire.FailNotif{ReqID: reqID, Reason: reason}):
+	default:
+		n.warn("proxy", fmt.Sprintf("proxy does not take notifications: that request %q expired is not told", reqID))
+	}
+}
+
+func (n *notifier) work() {
+	defer close(n.done)
+	defer n.socket.Close()
+	lost := 0
+	for msg := range n.queue {
+		if !n.send(msg) {
+			lost++
+		}
+	}
+	if lost > 0 {
+		n.warn("proxy", fmt.Sprintf("%d notifications were not delivered to the proxy", lost))
+	}
+}
+
+// send tries until a connection takes the message or time is up at the end.
+func (n *notifier) send(msg []byte) bool {
+	for {
+		end := n.closing.Load()
+		if end != 0 && time.Now().UnixNano() >= end {
+			return false
+		}
+		if _, err := n.socket.SendBytes(msg, 0); err == nil {
+			return true
+		}
+	}
+}
+
+// close delivers what is queued, for at most d, and ends the goroutine.
+func (n *notifier) close(d time.Duration) {
+	n.closing.Store(time.Now().Add(d).UnixNano())
+	close(n.queue)
+	<-n.done
+}

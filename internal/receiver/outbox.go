@@ -1,0 +1,189 @@
+package receiver
+
+import (
+	"errors"
+	"time"
+
+	"github.com/pebbe/zmq4"
+
+	"github.com/pd-tools/pd-tools/internal/sock"
+)
+
+// What a peer that does not read its answers can make us keep, above the
+// sendQueue messages in ZeroMQ.
+const (
+	maxBacklog      = 1024    // answers
+	maxBacklogBytes = 4 << 20 // bytes
+)
+
+const (
+	retryMin   = time.Millisecond      // between two tries of the backlogs, at first
+	retryMax   = 50 * time.Millisecond // and when nobody reads
+	retryPeers = 64                    // peers tried in one turn
+	retrySends = 1024                  // answers sent in one turn
+
+	patience      = 2 * time.Millisecond // how long a full backlog may stand still
+	patienceSleep = 200 * time.Microsecond
+)
+
+// outbox sends answers without ever blocking on a peer. Those for a slow peer
+// wait in its backlog, in order.
+type outbox struct {
+	socket  *zmq4.Socket
+	scratch [][]byte
+	slow    map[string]*backlog
+	turn    []*backlog // the same, in the order of trying
+	retry   time.Duration
+	next    time.Time // of the next try
+
+	undeliverable int64 // answers whose peer was gone, or that a full backlog did not take
+}
+
+// backlog is what one slow peer has not taken yet.
+type backlog struct {
+	sender  string
+	answers [][][]byte // whole messages
+	bytes   int
+}
+
+func newOutbox(socket *zmq4.Socket) *outbox {
+	return &outbox{socket: socket, slow: make(map[string]*backlog)}
+}
+
+// send hands an answer to the peer or to its backlog; payload is copied. It
+// reports false when the backlog is over its limit and does not move: what was
+// in it is lost then, and the sender must end.
+func (o *outbox) send(env *envelope, payload []byte) bool {
+	if len(o.slow) > 0 {
+		if b := o.slow[env.sender]; b != nil {
+			return o.append(b, env, payload)
+		}
+	}
+	err := o.try(env.frames, payload)
+	if errors.Is(err, sock.ErrAgain) {
+		b := &backlog{sender: env.sender}
+		o.slow[env.sender] = b
+		o.turn = append(o.turn, b)
+		o.retry, o.next = retryMin, time.Now().Add(retryMin)
+		return o.append(b, env, payload)
+	}
+	if err != nil {
+		o.undeliverable++
+	}
+	return true
+}
+
+func (o *outbox) try(frames [][]byte, payload []byte) error {
+	o.scratch = append(append(o.scratch[:0], frames...), payload)
+	return sock.Send(o.socket, o.scratch...)
+}
+
+func (o *outbox) append(b *backlog, env *envelope, payload []byte) bool {
+	if !o.makeRoom(b, len(payload)) {
+		o.undeliverable += int64(len(b.answers)) + 1
+		o.drop(b)
+		return false
+	}
+	if o.slow[b.sender] != b { // it caught up while we made room
+		return o.send(env, payload)
+	}
+	answer := make([][]byte, 0, len(env.frames)+1)
+	answer = append(answer, env.frames...)
+	answer = append(answer, append([]byte(nil), payload...))
+	b.answers = append(b.answers, answer)
+	b.bytes += size(answer)
+	return true
+}
+
+// makeRoom lets a peer that does read catch up: one event can bring it more
+// answers than the backlog holds.
+func (o *outbox) makeRoom(b *backlog, more int) bool {
+	for still := time.Duration(0); len(b.answers) >= maxBacklog || len(b.answers) > 0 && b.bytes+more > maxBacklogBytes; {
+		if o.drain(b, retrySends) > 0 {
+			still = 0
+			continue
+		}
+		if still >= patience {
+			return false
+		}
+		time.Sleep(patienceSleep)
+		still += patienceSleep
+	}
+	return true
+}
+
+// drain sends up to limit answers of a backlog and reports how many went.
+func (o *outbox) drain(b *backlog, limit int) int {
+	// ZeroMQ looks for news of its pipes only now and then while sending;
+	// asking for the events makes it look.
+	_, _ = o.socket.GetEvents()
+	sent := 0
+	for sent < limit && len(b.answers) > 0 {
+		answer := b.answers[0]
+		last := len(answer) - 1
+		err := o.try(answer[:last], answer[last])
+		if errors.Is(err, sock.ErrAgain) {
+			return sent
+		}
+		if err != nil {
+			o.undeliverable += int64(len(b.answers))
+			o.drop(b)
+			return sent
+		}
+		b.answers[0] = nil
+		b.answers = b.answers[1:]
+		b.bytes -= size(answer)
+		sent++
+	}
+	if len(b.answers) == 0 {
+		o.drop(b)
+	}
+	return sent
+}
+
+func (o *outbox) drop(b *backlog) {
+	b.answers, b.bytes = nil, 0
+	delete(o.slow, b.sender)
+	for i := range o.turn {
+		if o.turn[i] == b {
+			o.turn = append(o.turn[:i], o.turn[i+1:]...)
+			return
+		}
+	}
+}
+
+// flush tries the backlogs again, a bounded number of peers and answers, when
+// it is time to.
+func (o *outbox) flush(now time.Time) {
+	if len(o.turn) == 0 || now.Before(o.next) {
+		return
+	}
+	sent := 0
+	for peers := min(len(o.turn), retryPeers); peers > 0 && sent < retrySends && len(o.turn) > 0; peers-- {
+		b := o.turn[0]
+		o.turn = append(o.turn[1:], b)
+		sent += o.drain(b, retrySends-sent)
+	}
+	if sent > 0 {
+		o.retry = retryMin
+	} else {
+		o.retry = min(2*o.retry, retryMax)
+	}
+	o.next = now.Add(o.retry)
+}
+
+// wait is how long the loop may sleep before it must flush.
+func (o *outbox) wait(idle time.Duration) time.Duration {
+	if len(o.turn) == 0 {
+		return idle
+	}
+	return min(idle, max(time.Until(o.next), 0))
+}
+
+func size(answer [][]byte) int {
+	n := 0
+	for _, f := range answer {
+		n += len(f)
+	}
+	return n
+}

@@ -1,0 +1,366 @@
+// Package receiver is pd-recv serve: one loop around the admission core. It
+// carries messages between the ROUTER socket and the core, grants and takes
+// back write access, tells what happened, and knows no rule of admission: what
+// becomes of a message is decided in internal/reservation and nowhere else.
+//
+// One goroutine, the one in Run, owns the socket and the core. Helpers own
+// what may block: the engine's revocations (revoke.go) and the notifications
+// to the proxy (notify.go). They hand over by mailbox and wake the loop.
+//
+// Start reading at Run and turn; a message goes through receive, dispatch and
+// step to answer.
+package receiver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pebbe/zmq4"
+
+	"github.com/pd-tools/pd-tools/internal/reservation"
+	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/rdma"
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+const (
+	// turnMessages is how many received messages are handled before time
+	// passes in the core.
+	turnMessages = 1024
+
+	// idleTick is how often time passes in the core while nothing happens.
+	idleTick = 50 * time.Millisecond
+
+	// What ZeroMQ keeps of one peer, messages.
+	recvQueue = 256
+	sendQueue = 256
+)
+
+// MaxGap is the longest stretch without a turn that counts as time: a receiver
+// that was stopped for longer was not there to listen. Reservation.Config.MaxGap
+// should have it.
+const MaxGap = 500 * time.Millisecond
+
+// Config is what a Receiver is made of.
+type Config struct {
+	Listen      string // endpoint
+	ID          string // of this instance; the engine's names derive from it
+	Reservation reservation.Config
+	Target      rdma.Target // the buffer; closed by Run
+
+	Sink      bool          // play the decoder: release what is ready
+	SinkDelay time.Duration // after this long
+	Proxy     string        // endpoint that is told of requests that expire; "" for none
+
+	ShutdownTimeout time.Duration // how long Run may take to end
+
+	// Events takes lines of JSON, some at a time, and must not block. The
+	// bytes are the callee's until it returns.
+	Events func(lines []byte, n int)
+	// Warn tells people something on stderr. It must not block; equal kinds may
+	// come often.
+	Warn func(kind, text string)
+}
+
+// Receiver is one running pd-recv.
+type Receiver struct {
+	cfg      Config
+	endpoint string
+	started  time.Time
+
+	ctx     *sock.Context
+	socket  *zmq4.Socket
+	waker   *sock.Waker
+	poller  *zmq4.Poller
+	core    *reservation.Machine
+	out     *outbox
+	writers *writers
+	revoker *revoker
+	notify  *notifier // nil without --proxy
+	sink    sink
+	waits   *waits
+	snap    snapshotCache
+
+	now       time.Time           // of the step under way
+	next      []reservation.Event // to step after it
+	badFrames int64
+	buf       []byte // the answer being encoded
+	lines     []byte // events of this turn
+	lineCount int
+	clock     clockFace
+}
+
+// New binds the socket. Messages are heard from Run on.
+func New(cfg Config) (*Receiver, error) {
+	ctx, err := sock.NewContext()
+	if err != nil {
+		return nil, err
+	}
+	r := &Receiver{
+		cfg:     cfg,
+		started: time.Now(),
+		ctx:     ctx,
+		core:    reservation.New(cfg.Reservation),
+		writers: newWriters(cfg.Target),
+		waits:   newWaits(),
+		sink:    sink{on: cfg.Sink, delay: cfg.SinkDelay},
+	}
+	if err := r.openSockets(); err != nil {
+		r.closeSockets(0)
+		return nil, err
+	}
+	r.revoker = newRevoker(cfg.Target, r.waker.Wake)
+	return r, nil
+}
+
+func (r *Receiver) openSockets() (err error) {
+	r.socket, r.endpoint, err = r.ctx.Listen(zmq4.ROUTER, r.cfg.Listen, sock.Options{
+		MaxFrame:  wire.MaxMessage,
+		RecvQueue: recvQueue,
+		SendQueue: sendQueue,
+		Prepare: func(s *zmq4.Socket) error {
+			return errors.Join(s.SetRouterHandover(true), s.SetRouterMandatory(1))
+		},
+	})
+	if err != nil {
+		return err
+	}
+	r.out = newOutbox(r.socket)
+	if r.waker, err = r.ctx.NewWaker(); err != nil {
+		return err
+	}
+	r.poller = zmq4.NewPoller()
+	r.poller.Add(r.socket, zmq4.POLLIN)
+	r.poller.Add(r.waker.Socket(), zmq4.POLLIN)
+	if r.cfg.Proxy != "" {
+		r.notify, err = newNotifier(r.ctx, r.cfg.Proxy, r.cfg.Warn)
+	}
+	return err
+}
+
+// Endpoint is where peers connect.
+func (r *Receiver) Endpoint() string { return r.endpoint }
+
+// Run serves until ctx ends, then answers everybody who waits and closes all,
+// the buffer included, within ShutdownTimeout.
+func (r *Receiver) Run(ctx context.Context) error {
+	defer context.AfterFunc(ctx, r.waker.Wake)()
+	go r.writers.watch(r.waker.Wake)
+	more := false
+	for ctx.Err() == nil {
+		var err error
+		if more, err = r.turn(more); err != nil {
+			return errors.Join(err, r.close(r.cfg.ShutdownTimeout))
+		}
+	}
+	return r.shutdown()
+}
+
+// turn waits until there is something to do, unless the last turn left
+// messages unread, and does a bounded amount of it. Messages that have come
+// are handled before anything expires or any writer is taken for gone.
+func (r *Receiver) turn(more bool) (bool, error) {
+	if !more {
+		if err := r.sleep(); err != nil {
+			return false, err
+		}
+	}
+	gone := r.writers.gone.take()
+	more, err := r.receive(turnMessages)
+	if err != nil {
+		return false, err
+	}
+	for _, w := range gone {
+		r.step(reservation.Gone{Writer: uint64(w)})
+	}
+	for _, ev := range r.revoker.results.take() {
+		r.step(ev)
+	}
+	for _, id := range r.sink.due(time.Now()) {
+		r.step(reservation.Release{Conn: sinkConn, ReqID: id})
+	}
+	r.step(reservation.Tick{})
+	r.out.flush(r.now)
+	r.emit()
+	return more, nil
+}
+
+func (r *Receiver) sleep() error {
+	d := r.sink.wait(time.Now(), r.out.wait(idleTick))
+	polled, err := sock.Wait(r.poller, d)
+	if err != nil {
+		return fmt.Errorf("cannot wait for messages: %w", err)
+	}
+	for _, p := range polled {
+		if p.Socket == r.waker.Socket() {
+			r.waker.Drain()
+		}
+	}
+	return nil
+}
+
+// receive handles up to limit messages that have come and reports whether it
+// stopped at the limit.
+func (r *Receiver) receive(limit int) (more bool, err error) {
+	for range limit {
+		frames, err := sock.Recv(r.socket, maxFrames)
+		switch {
+		case errors.Is(err, sock.ErrAgain):
+			return false, nil
+		case errors.Is(err, sock.ErrFrames):
+			env, _, _ := open(frames)
+			r.bad(env, &wire.DecodeError{Reason: fmt.Sprintf("message has more than %d frames", maxFrames)})
+		case err != nil:
+			return false, fmt.Errorf("cannot receive: %w", err)
+		default:
+			r.handle(frames)
+		}
+	}
+	return true, nil
+}
+
+func (r *Receiver) handle(frames [][]byte) {
+	env, payload, fault := open(frames)
+	if fault != "" {
+		r.bad(env, &wire.DecodeError{Reason: fault})
+		return
+	}
+	msg, err := wire.Decode(payload)
+	if err != nil {
+		r.bad(env, err)
+		return
+	}
+	r.dispatch(env, msg, len(payload)+env.size())
+}
+
+// dispatch gives a message to whoever answers it: the core, but for those that
+// touch nothing of the core's.
+func (r *Receiver) dispatch(env *envelope, msg wire.Message, bytes int) {
+	switch m := msg.(type) {
+	case *wire.AllocRequest:
+		r.step(reservation.Alloc{Sender: env.sender, Req: m, Size: bytes, Tag: env})
+	case *wire.CommitRequest:
+		r.step(reservation.Commit{Sender: env.sender, Req: m, Tag: env})
+	case *wire.CancelNotif:
+		r.step(reservation.Cancel{Sender: env.sender, ReqID: m.ReqID, Tag: env})
+	case *wire.Heartbeat:
+		r.step(reservation.Heartbeat{Sender: env.sender, Epoch: m.Epoch, Tag: env})
+	case *wire.TakeRequest:
+		r.step(reservation.Take{Conn: env.sender, ReqID: m.ReqID, Tag: env})
+	case *wire.ReleaseRequest:
+		r.step(reservation.Release{Conn: env.sender, ReqID: m.ReqID, Keep: m.Keep, Tag: env})
+	case *wire.AttachRequest:
+		r.attach(env, m)
+	case *wire.StatRequest:
+		r.step(reservation.Heard{Sender: env.sender})
+		r.deliver(env, r.snapshot())
+	default:
+		r.bad(env, &wire.DecodeError{Field: "type", Reason: fmt.Sprintf("a receiver takes no %T", msg)})
+	}
+}
+
+// bad counts a message that means nothing here and answers it all the same.
+func (r *Receiver) bad(env *envelope, err error) {
+	r.badFrames++
+	r.cfg.Warn("bad message", fmt.Sprintf("bad message from %q: %v", env.sender, err))
+	ev := reservation.Malformed{Sender: env.sender, Reason: err.Error(), Tag: env}
+	var fault *wire.DecodeError
+	if errors.As(err, &fault) {
+		ev.ReqID, ev.Keys = fault.ReqID, min(fault.Keys, wire.MaxKeys)
+	}
+	r.step(ev)
+}
+
+// step gives the core an event, does what it says, and then what that led to.
+func (r *Receiver) step(ev reservation.Event) {
+	r.apply(ev)
+	for len(r.next) > 0 {
+		ev, r.next = r.next[0], r.next[1:]
+		r.apply(ev)
+	}
+	r.next = r.next[:0]
+}
+
+func (r *Receiver) apply(ev reservation.Event) {
+	r.now = time.Now()
+	fx := r.core.Step(r.now.Sub(r.started), ev)
+	for i := range fx.Records {
+		r.record(&fx.Records[i])
+	}
+	for i := range fx.Revocations {
+		r.revoker.queue.put(fx.Revocations[i])
+	}
+	for _, w := range fx.Ended {
+		if !r.writers.withdraw(rdma.Writer(w)) {
+			r.next = append(r.next, reservation.Gone{Writer: w})
+		}
+	}
+	for _, a := range fx.Answers {
+		r.answer(a)
+	}
+}
+
+// answer sends one answer of the core's.
+func (r *Receiver) answer(a reservation.Answer) {
+	env, ok := a.Tag.(*envelope)
+	if !ok {
+		return // the sink's
+	}
+	if m, ok := a.Msg.(*wire.TakeResponse); ok && m.Code == "" {
+		r.describe(m)
+	}
+	r.buf = wire.Append(r.buf[:0], a.Msg.(wire.Message))
+	r.deliver(env, r.buf)
+}
+
+func (r *Receiver) deliver(env *envelope, payload []byte) {
+	if !r.out.send(env, payload) {
+		r.cfg.Warn("overrun", fmt.Sprintf("peer %q does not read its answers: ended", env.sender))
+		r.next = append(r.next, reservation.Overrun{Sender: env.sender})
+	}
+}
+
+// describe says where a taken request's chunks can be read.
+func (r *Receiver) describe(m *wire.TakeResponse) {
+	m.ReceiverID = r.cfg.ID
+	named := make(map[int64]bool)
+	for _, c := range m.Chunks {
+		named[c.Region] = true
+	}
+	for _, region := range r.cfg.Target.Regions() {
+		if named[int64(region.ID)] {
+			m.Regions = append(m.Regions, wire.Region{ID: int64(region.ID), Desc: region.Desc})
+		}
+	}
+	token, err := r.cfg.Target.GrantRead()
+	if err != nil {
+		r.cfg.Warn("grant", fmt.Sprintf("request %q cannot be read on this host: %v", m.ReqID, err))
+	}
+	m.Token = token
+}
+
+// record tells everybody who listens what happened to a request.
+func (r *Receiver) record(rec *reservation.Record) {
+	r.lines = r.clock.recordLine(r.lines, r.now, rec)
+	r.lineCount++
+	switch rec.Kind {
+	case reservation.Admitted:
+		r.waits.add(r.now.Sub(r.started), rec.Waited)
+	case reservation.Ready:
+		r.sink.add(rec.ReqID, r.now)
+	case reservation.Expired:
+		if r.notify != nil {
+			r.notify.fail(rec.ReqID, rec.Reason)
+		}
+	}
+}
+
+// emit hands over the events of this turn.
+func (r *Receiver) emit() {
+	if r.lineCount > 0 {
+		r.cfg.Events(r.lines, r.lineCount)
+		r.lines, r.lineCount = r.lines[:0], 0
+	}
+}
