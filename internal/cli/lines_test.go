@@ -1,0 +1,272 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+const patience = 10 * time.Second
+
+func patient(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func failTest(t *testing.T) func(error) { return func(err error) { t.Error(err) } }
+
+// pipe is a real one, with the kernel's buffer, closed at the end.
+func pipe(t *testing.T) (r, w *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close(); w.Close() })
+	return r, w
+}
+
+type record struct {
+	N       int    `json:"n,omitempty"`
+	Event   string `json:"event,omitempty"`
+	Dropped int    `json:"dropped,omitempty"`
+	Pad     string `json:"pad,omitempty"`
+}
+
+// A reader that pauses never blocks the caller; afterwards it finds all that
+// was kept, in order, and one line that counts the rest in its place.
+func TestPausedReader(t *testing.T) {
+	r, w := pipe(t)
+	const limit, lines = 100_000, 10_000
+	l := newLines(w, failTest(t), limit, NewLines(io.Discard, nil).dropped)
+	pad := strings.Repeat("x", 100)
+	for n := 1; n <= lines; n++ { // the caller: nobody reads
+		l.JSON(record{N: n, Pad: pad})
+	}
+	l.mu.Lock()
+	queued := cap(l.queue)
+	l.mu.Unlock()
+	if queued > 2*limit {
+		t.Errorf("queue has grown to %d bytes, limit is %d", queued, limit)
+	}
+
+	// The reader wakes up and sees everything up to the drop.
+	dec := json.NewDecoder(bufio.NewReader(r))
+	var last, dropped int
+	for dropped == 0 {
+		var rec record
+		if err := dec.Decode(&rec); err != nil {
+			t.Fatal(err)
+		}
+		if rec.Event == "dropped" {
+			dropped = rec.Dropped
+		} else if last++; rec.N != last {
+			t.Fatalf("line %d follows line %d", rec.N, last-1)
+		}
+	}
+	if last+dropped != lines || last == 0 {
+		t.Errorf("%d lines and %d dropped, want %d together", last, dropped, lines)
+	}
+
+	// From then on it goes on as if nothing had been.
+	l.JSON(record{N: 77})
+	var rec record
+	if err := dec.Decode(&rec); err != nil || rec.N != 77 {
+		t.Errorf("after the pause: %+v, %v", rec, err)
+	}
+	if err := l.Close(patient(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+// Close gives up on a reader that stays away.
+func TestCloseHasADeadline(t *testing.T) {
+	_, w := pipe(t)
+	l := NewLines(w, func(error) {})
+	l.Raw(bytes.Repeat([]byte("0123456\n"), 1<<17)) // more than any pipe holds
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	if err := l.Close(ctx); err == nil {
+		t.Error("Close says that all is written")
+	}
+}
+
+func TestCloseFlushes(t *testing.T) {
+	var out bytes.Buffer
+	l := NewLines(&out, failTest(t))
+	const goroutines, each = 8, 200
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			for i := range each {
+				l.Text(fmt.Sprintf("%d-%d", g, i))
+			}
+		})
+	}
+	wg.Wait()
+	if err := l.Close(patient(t)); err != nil {
+		t.Fatal(err)
+	}
+	l.Text("too late")
+	next := map[string]int{}
+	for line := range strings.Lines(out.String()) {
+		var g string
+		var i int
+		if g, _, _ = strings.Cut(line, "-"); next[g] < 0 {
+			t.Fatal(line)
+		}
+		if _, err := fmt.Sscanf(line, g+"-%d\n", &i); err != nil || i != next[g] {
+			t.Fatalf("line %q, want number %d of this goroutine", line, next[g])
+		}
+		next[g]++
+	}
+	for g, n := range next {
+		if n != each {
+			t.Errorf("goroutine %s: %d lines, want %d", g, n, each)
+		}
+	}
+	if len(next) != goroutines {
+		t.Errorf("lines of %d goroutines, want %d", len(next), goroutines)
+	}
+}
+
+// Each line is out within 10 ms, though more keep coming.
+func TestEachLineAtOnce(t *testing.T) {
+	r, w := pipe(t)
+	l := NewLines(w, failTest(t))
+	scanner := bufio.NewScanner(r)
+	var took []time.Duration
+	for range 50 {
+		start := time.Now()
+		l.Text("x")
+		if !scanner.Scan() {
+			t.Fatal(scanner.Err())
+		}
+		took = append(took, time.Since(start))
+	}
+	late := 0
+	for _, d := range took {
+		if d > 10*time.Millisecond {
+			late++
+		}
+	}
+	if late > 5 { // a busy machine may be late now and then
+		t.Errorf("%d of %d lines took longer than 10ms: %v", late, len(took), took)
+	}
+	if err := l.Close(patient(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWriteErrorIsToldOnce(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer full.Close()
+	failed := make(chan error, 10)
+	l := NewLines(full, func(err error) { failed <- err })
+	l.Text("x")
+	err = <-failed
+	if !strings.Contains(err.Error(), "cannot write output") || !strings.Contains(err.Error(), "no space") {
+		t.Error(err)
+	}
+	for range 1000 {
+		l.Text("x")
+	}
+	if err := l.Close(patient(t)); err != nil || len(failed) > 0 || len(l.queue) > 0 {
+		t.Errorf("close: %v; %d more errors, %d bytes queued", err, len(failed), len(l.queue))
+	}
+}
+
+// asProgram makes the test binary a program that writes lines for ever.
+const asProgram = "PD_CLI_TEST_PROGRAM"
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(asProgram) {
+	case "lines":
+		writeForEver()
+	case "signals":
+		os.Exit(waitForSignal())
+	}
+	os.Exit(m.Run())
+}
+
+func writeForEver() {
+	l := NewLines(os.Stdout, func(err error) { fmt.Fprintln(os.Stderr, err); os.Exit(3) })
+	for n := 0; ; n++ {
+		l.JSON(record{N: n})
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// A closed stdout ends a program quietly, as by SIGPIPE.
+func TestClosedStdout(t *testing.T) {
+	cmd := exec.CommandContext(patient(t), os.Args[0])
+	cmd.Env = append(os.Environ(), asProgram+"=lines")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	stdout.Close()
+	err = cmd.Wait()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.String() != "signal: broken pipe" || stderr.Len() > 0 {
+		t.Errorf("ended with %v, stderr %q; want SIGPIPE and silence", err, stderr.String())
+	}
+}
+
+func TestJSONIsSafeForATerminalAndExact(t *testing.T) {
+	var out bytes.Buffer
+	l := NewLines(&out, failTest(t))
+	nasty := "a<b>&\x1b]0;x\x07\n\t\u009b31m\x7f\u202e\u200d\u00a0日本\U000e0001😀"
+	l.JSON(map[string]string{"id": nasty})
+	if err := l.Close(patient(t)); err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"id":"a<b>&\u001b]0;x\u0007\n\t\u009b31m\u007f\u202e\u200d\u00a0日本\udb40\udc01😀"}` + "\n"
+	if out.String() != want {
+		t.Errorf("got  %s\nwant %s", out.String(), want)
+	}
+	var back map[string]string
+	if err := json.Unmarshal(out.Bytes(), &back); err != nil || back["id"] != nasty {
+		t.Errorf("reads back as %q, %v", back["id"], err)
+	}
+}
+
+func TestTextLinesTellDropsToTheCaller(t *testing.T) {
+	r, w := pipe(t)
+	told := make(chan uint64, 1)
+	l := NewTextLines(w, failTest(t), func(n uint64) string { told <- n; return "" })
+	l.limit = 10
+	l.Text("0123456789 too long")
+	if n := <-told; n != 1 {
+		t.Errorf("told of %d drops, want 1", n)
+	}
+	l.Text("short")
+	if line, err := bufio.NewReader(r).ReadString('\n'); line != "short\n" {
+		t.Errorf("got %q, %v", line, err)
+	}
+	if err := l.Close(patient(t)); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,96 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// waitForSignal is a program that, told to stop, says so and stops when its
+// stdin ends.
+func waitForSignal() int {
+	timeout, err := time.ParseDuration(os.Getenv("PD_CLI_TEST_TIMEOUT"))
+	if err != nil {
+		panic(err)
+	}
+	ctx, stop := Signals(context.Background(), timeout)
+	defer stop()
+	fmt.Println("waiting")
+	<-ctx.Done()
+	fmt.Println(context.Cause(ctx))
+	_, _ = bufio.NewReader(os.Stdin).ReadByte()
+	var s *SignalError
+	if errors.As(Interrupted(ctx), &s) {
+		return s.Code()
+	}
+	return ExitFailed
+}
+
+func TestSignals(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		timeout string
+		send    []syscall.Signal
+		stops   bool // the program ends cleanly after the first signal
+		code    int
+		stderr  string
+	}{
+		{name: "interrupt", timeout: "1h", send: []syscall.Signal{syscall.SIGINT}, stops: true, code: 130},
+		{name: "terminate", timeout: "0s", send: []syscall.Signal{syscall.SIGTERM}, stops: true, code: 143},
+		{name: "second at once", timeout: "1h", send: []syscall.Signal{syscall.SIGINT, syscall.SIGINT}, code: 130},
+		{name: "second without limit", timeout: "0s", send: []syscall.Signal{syscall.SIGINT, syscall.SIGTERM}, code: 143},
+		{name: "too slow", timeout: "10ms", send: []syscall.Signal{syscall.SIGTERM}, code: 143, stderr: "did not stop within 10ms"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cmd := exec.CommandContext(patient(t), os.Args[0])
+			cmd.Env = append(os.Environ(), asProgram+"=signals", "PD_CLI_TEST_TIMEOUT="+tc.timeout)
+			var stderr bytes.Buffer
+			cmd.Stderr = &stderr
+			stdin, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			stdout, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			lines := bufio.NewScanner(stdout)
+			for _, s := range tc.send {
+				if !lines.Scan() {
+					t.Fatal("no line before the signal")
+				}
+				if err := cmd.Process.Signal(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tc.stops {
+				stdin.Close()
+			}
+			for lines.Scan() {
+			}
+			_ = cmd.Wait()
+			if code := cmd.ProcessState.ExitCode(); code != tc.code || !strings.Contains(stderr.String(), tc.stderr) || tc.stderr == "" && stderr.Len() > 0 {
+				t.Errorf("exit %d, stderr %q; want %d and %q", code, stderr.String(), tc.code, tc.stderr)
+			}
+		})
+	}
+}
+
+func TestNotInterrupted(t *testing.T) {
+	ctx, stop := Signals(context.Background(), time.Second)
+	stop()
+	if err := Interrupted(ctx); err != nil {
+		t.Error(err)
+	}
+}
