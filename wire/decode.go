@@ -13,11 +13,9 @@ type DecodeError struct {
 	Field  string // where, such as "keys[3]"; empty when it is the message as a whole
 	Reason string
 
-	// What could still be read of a refused AllocRequest: its req_id, and how
-	// many keys it has. Both are left empty where they are at fault
-	// themselves; Keys may be over MaxKeys but never over the message's bytes.
-	ReqID string
-	Keys  int
+	// What could still be read of a refused AllocRequest, zero otherwise.
+	ReqID string // its req_id, unless that is at fault itself
+	Keys  int    // how many keys it has; may be over MaxKeys, never over the message's bytes
 }
 
 func (e *DecodeError) Error() string {
@@ -54,7 +52,7 @@ func Decode(b []byte) (Message, error) {
 	d := decoders.Get().(*decoder)
 	d.reader = reader{b: b}
 	m, err := d.message()
-	*d = decoder{}
+	d.reader = reader{}
 	decoders.Put(d)
 	if err != nil {
 		return nil, err
@@ -90,7 +88,9 @@ func (d *decoder) message() (Message, *DecodeError) {
 	if s, ok := m.(*Snapshot); ok {
 		return m, d.snapshot(s, t.n)
 	}
-	err = d.pairs(m.(layout).fields(d.outer[:0]), t.n, tag)
+	fs := m.(layout).fields(d.outer[:0])
+	err = d.pairs(fs, t.n, tag)
+	clear(fs) // the room outlives the message
 	if err == nil {
 		err = d.end()
 	}
@@ -336,7 +336,10 @@ func (d *decoder) inside(v layout) *DecodeError {
 	if err != nil {
 		return err
 	}
-	return d.pairs(v.fields(d.inner[:0]), t.n, nil)
+	fs := v.fields(d.inner[:0])
+	err = d.pairs(fs, t.n, nil)
+	clear(fs)
+	return err
 }
 
 // array reads the head of an array of at most most elements (0: any number).

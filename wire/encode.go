@@ -13,8 +13,9 @@ func Append(dst []byte, m Message) []byte {
 		return appendSnapshot(dst, s)
 	}
 	e := encoders.Get().(*encoder)
-	dst = e.pairs(dst, m.name(), m.(layout).fields(e.outer[:0]))
-	e.room = room{}
+	fs := m.(layout).fields(e.outer[:0])
+	dst = e.pairs(dst, m.name(), fs)
+	clear(fs) // the room outlives the message
 	encoders.Put(e)
 	return dst
 }
@@ -108,7 +109,10 @@ func (e *encoder) value(dst []byte, f *field) []byte {
 
 // inside writes a struct within a message.
 func (e *encoder) inside(dst []byte, v layout) []byte {
-	return e.pairs(dst, "", v.fields(e.inner[:0]))
+	fs := v.fields(e.inner[:0])
+	dst = e.pairs(dst, "", fs)
+	clear(fs)
+	return dst
 }
 
 func appendList[T any](dst []byte, vs []T, write func([]byte, T) []byte) []byte {
