@@ -1,14 +1,11 @@
 package manifest
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -41,40 +38,44 @@ func (r *Reader) Next() (Line, error) {
 	return line, nil
 }
 
-func parseLine(text []byte) (*Batch, string, error) {
+var (
+	lineFields  = []string{"req_id", "total_chunks", "chunks", "last", "at", "to", "cancel"}
+	chunkFields = []string{"key", "file", "offset", "length"}
+)
+
+func parseLine(text []byte) (b *Batch, cancel string, err error) {
 	if !utf8.Valid(text) {
 		return nil, "", errors.New("not UTF-8: write the manifest as JSON lines in UTF-8")
 	}
-	p := newParser(text)
-	b := &Batch{To: AnyReceiver}
-	var cancel string
-	seen, err := p.object(func(name string) (err error) {
+	s := &scanner{text: text}
+	b = &Batch{To: AnyReceiver}
+	seen, err := s.record(lineFields, func(name string) (err error) {
 		switch name {
 		case "req_id":
-			b.ReqID, err = p.text(wire.MaxReqID)
+			b.ReqID, err = s.str(wire.MaxReqID)
 		case "total_chunks":
-			b.Total, err = p.count()
+			b.Total, err = s.count(math.MaxInt64)
 		case "chunks":
-			b.Chunks, err = p.chunks()
+			b.Chunks, err = parseChunks(s)
 		case "last":
-			b.Last, err = p.bool()
+			b.Last, err = s.bool()
 		case "at":
-			b.At, err = p.seconds()
+			b.At, err = s.real(MaxAt)
 		case "to":
-			b.To, err = p.position()
+			var to int64
+			to, err = s.count(math.MaxInt32) // how many receivers there are, the sender knows
+			b.To = int(to)
 		case "cancel":
-			cancel, err = p.text(wire.MaxReqID)
-		default:
-			err = errors.New("unknown field: a line has req_id, total_chunks, chunks, last, at, to, or cancel alone")
+			cancel, err = s.str(wire.MaxReqID)
 		}
 		return err
 	})
 	if err == nil {
-		err = p.end()
+		err = s.end()
 	}
 	switch {
 	case err != nil:
-		return nil, "", explain(err)
+		return nil, "", err
 	case !slices.Contains(seen, "cancel"):
 		return b, "", checkBatch(b, seen)
 	case len(seen) > 1:
@@ -98,106 +99,35 @@ func checkBatch(b *Batch, seen []string) error {
 	}
 	keys := make(map[string]int, len(b.Chunks))
 	for i := range b.Chunks {
-		if first, twice := keys[b.Chunks[i].Key]; twice {
-			return fmt.Errorf("chunks[%d] and chunks[%d] have the same key %q: each chunk of a request needs its own", first, i, clip(b.Chunks[i].Key))
+		key := b.Chunks[i].Key
+		if first, twice := keys[key]; twice {
+			return fmt.Errorf("chunks[%d] and chunks[%d] have the same key %q: each chunk of a request needs its own", first, i, clip(key))
 		}
-		keys[b.Chunks[i].Key] = i
+		keys[key] = i
 	}
 	return nil
 }
 
-// parser reads one line by JSON tokens. Unlike json.Unmarshal it refuses null,
-// fields that stand twice and names in another case, and it can say which
-// value is wrong.
-type parser struct{ dec *json.Decoder }
-
-func newParser(text []byte) parser {
-	p := parser{json.NewDecoder(bytes.NewReader(text))}
-	p.dec.UseNumber()
-	return p
-}
-
-// object reads an object, calls field for each name to read its value, and
-// returns the names.
-func (p parser) object(field func(name string) error) (seen []string, err error) {
-	if err := p.delim('{'); err != nil {
-		return nil, err
-	}
-	for p.dec.More() {
-		tok, err := p.dec.Token()
-		if err != nil {
-			return nil, err
-		}
-		name := tok.(string) // the decoder lets nothing else be a name
-		if slices.Contains(seen, name) {
-			return nil, fmt.Errorf("field %q stands twice: keep one", name)
-		}
-		seen = append(seen, name)
-		if err := field(name); err != nil {
-			return nil, inField(plainName(name), err)
-		}
-	}
-	return seen, p.delim('}')
-}
-
-// fieldError is an error in the value at path, as in chunks[3].offset.
-type fieldError struct {
-	path string
-	err  error
-}
-
-func (e *fieldError) Error() string { return e.path + ": " + e.err.Error() }
-
-func (e *fieldError) Unwrap() error { return e.err }
-
-func inField(name string, err error) error {
-	inner, ok := err.(*fieldError)
-	switch {
-	case !ok:
-		return &fieldError{name, err}
-	case inner.path[0] == '[':
-		return &fieldError{name + inner.path, inner.err}
-	}
-	return &fieldError{name + "." + inner.path, inner.err}
-}
-
-// plainName quotes a field's name unless it is as plain as ours are.
-func plainName(name string) string {
-	name = clip(name)
-	if strings.Trim(name, "abcdefghijklmnopqrstuvwxyz_") == "" {
-		return name
-	}
-	return strconv.Quote(name)
-}
-
-func (p parser) chunks() ([]Chunk, error) {
-	if err := p.delim('['); err != nil {
-		return nil, err
-	}
-	var list []Chunk
-	for p.dec.More() {
-		c, err := p.chunk()
-		if err != nil {
-			return nil, inField(fmt.Sprintf("[%d]", len(list)), err)
-		}
+func parseChunks(s *scanner) (list []Chunk, err error) {
+	err = s.array(func() error {
+		c, err := parseChunk(s)
 		list = append(list, c)
-	}
-	return list, p.delim(']')
+		return err
+	})
+	return list, err
 }
 
-func (p parser) chunk() (c Chunk, err error) {
-	seen, err := p.object(func(name string) (err error) {
+func parseChunk(s *scanner) (c Chunk, err error) {
+	seen, err := s.record(chunkFields, func(name string) (err error) {
 		switch name {
 		case "key":
-			c.Key, err = p.text(wire.MaxKey)
+			c.Key, err = s.str(wire.MaxKey)
 		case "file":
-			c.File, err = p.text(maxFileName)
+			c.File, err = s.str(maxFileName)
 		case "offset":
-			c.Offset, err = p.count()
+			c.Offset, err = s.count(math.MaxInt64)
 		case "length":
-			c.Length, err = p.count()
-		default:
-			err = errors.New("unknown field: a chunk has key, file, offset, length")
+			c.Length, err = s.count(math.MaxInt64)
 		}
 		return err
 	})
@@ -214,185 +144,20 @@ func (p parser) chunk() (c Chunk, err error) {
 	return c, nil
 }
 
-// text reads a string of 1 to limit bytes.
-func (p parser) text(limit int) (string, error) {
-	tok, err := p.dec.Token()
-	s, ok := tok.(string)
-	switch {
-	case err != nil:
-		return "", err
-	case !ok:
-		return "", fmt.Errorf("wants a string, got %s", describe(tok))
-	case s == "":
-		return "", errors.New("is empty: leave it out or give 1 or more bytes")
-	case len(s) > limit:
-		return "", fmt.Errorf("has %d bytes: at most %d are allowed", len(s), limit)
-	}
-	return s, nil
-}
-
-// count reads a whole number from 0.
-func (p parser) count() (int64, error) {
-	num, err := p.number("a whole number")
-	if err != nil {
-		return 0, err
-	}
-	n, err := strconv.ParseInt(num, 10, 64)
-	switch {
-	case errors.Is(err, strconv.ErrRange):
-		return 0, fmt.Errorf("%s is out of range: at most %d", clip(num), int64(math.MaxInt64))
-	case err != nil:
-		return 0, fmt.Errorf("wants a whole number, got %s", clip(num))
-	case n < 0:
-		return 0, fmt.Errorf("%d is negative: it counts from 0", n)
-	}
-	return n, nil
-}
-
-// position reads which receiver, from 0. How many there are, the sender knows.
-func (p parser) position() (int, error) {
-	n, err := p.count()
-	if err == nil && n > math.MaxInt32 {
-		err = fmt.Errorf("%d is no position: the first receiver is 0", n)
-	}
-	return int(n), err
-}
-
-func (p parser) seconds() (float64, error) {
-	num, err := p.number("seconds, a number")
-	if err != nil {
-		return 0, err
-	}
-	v, err := strconv.ParseFloat(num, 64)
-	if err != nil || v < 0 || v > MaxAt {
-		return 0, fmt.Errorf("%s is out of range: give seconds from 0 to %.0f", clip(num), MaxAt)
-	}
-	return v, nil
-}
-
-func (p parser) number(want string) (string, error) {
-	tok, err := p.dec.Token()
-	if err != nil {
-		return "", err
-	}
-	num, ok := tok.(json.Number)
-	if !ok {
-		return "", fmt.Errorf("wants %s, got %s", want, describe(tok))
-	}
-	return num.String(), nil
-}
-
-func (p parser) bool() (bool, error) {
-	tok, err := p.dec.Token()
-	if err != nil {
-		return false, err
-	}
-	v, ok := tok.(bool)
-	if !ok {
-		return false, fmt.Errorf("wants true or false, got %s", describe(tok))
-	}
-	return v, nil
-}
-
-func (p parser) delim(want json.Delim) error {
-	tok, err := p.dec.Token()
-	if err == nil && tok != want {
-		kind := "an object"
-		if want == '[' {
-			kind = "an array"
-		}
-		err = fmt.Errorf("wants %s, got %s", kind, describe(tok))
-	}
-	return err
-}
-
-// end checks that nothing stands behind the object.
-func (p parser) end() error {
-	if _, err := p.dec.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows the record: a line is one record")
-	}
-	return nil
-}
-
-func describe(tok json.Token) string {
-	switch v := tok.(type) {
-	case nil:
-		return "null"
-	case string:
-		return strconv.Quote(clip(v))
-	case json.Delim:
-		if v == '{' {
-			return "an object"
-		}
-		return "an array"
-	default:
-		return clip(fmt.Sprint(v))
-	}
-}
-
-// clip keeps a message short whatever stands in the input.
-func clip(s string) string {
-	const most = 40
-	if len(s) <= most {
-		return s
-	}
-	return s[:most] + "..."
-}
-
-// explain words what the decoder says of text that is no JSON.
-func explain(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return errors.New("ends in the middle of a record: its writer stopped early, or a record stands on several lines")
-	}
-	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
-		return fmt.Errorf("not JSON at byte %d: %w: a line is one record, or a comment that begins with #", syntax.Offset, syntax)
-	}
-	return err
-}
-
 // salvageReqID finds the request that a bad line names, or "".
-func salvageReqID(text []byte) string {
-	p := newParser(text)
-	if p.delim('{') != nil {
-		return ""
-	}
-	for p.dec.More() {
-		name, err := p.dec.Token()
-		if err != nil {
-			return ""
-		}
+func salvageReqID(text []byte) (id string) {
+	s := &scanner{text: text}
+	errFound := errors.New("found")
+	// Whatever ends the search, what counts is whether an id was found before.
+	_ = s.object(func(name string) error {
 		if name != "req_id" && name != "cancel" {
-			if p.skip() != nil {
-				return ""
-			}
-			continue
+			return s.skip()
 		}
-		// A replaced byte would name another request.
-		id, err := p.text(wire.MaxReqID)
-		if err != nil || strings.ContainsRune(id, utf8.RuneError) {
-			return ""
+		found, err := s.str(wire.MaxReqID)
+		if err == nil && utf8.ValidString(found) && !strings.ContainsRune(found, utf8.RuneError) {
+			id = found
 		}
-		return id
-	}
-	return ""
-}
-
-// skip reads over one value, however deep, without recursion.
-func (p parser) skip() error {
-	for depth := 0; ; {
-		tok, err := p.dec.Token()
-		if err != nil {
-			return err
-		}
-		if d, ok := tok.(json.Delim); ok {
-			if d == '{' || d == '[' {
-				depth++
-			} else {
-				depth--
-			}
-		}
-		if depth == 0 {
-			return nil
-		}
-	}
+		return errFound
+	})
+	return id
 }

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -81,21 +82,27 @@ func TestBadLines(t *testing.T) {
 		reqID      string // that is read all the same
 		says       string
 	}{
-		{"no JSON", `hello`, "", `not JSON at byte`},
-		{"broken JSON", `{"req_id":"A" "total_chunks":1}`, "A", `not JSON at byte 14`},
+		{"no JSON", `hello`, "", `not JSON: 'h' at byte 1, where a value belongs`},
+		{"broken JSON", `{"req_id":"A" "total_chunks":1}`, "A", `not JSON: '"' at byte 15, where a comma`},
 		{"trailing comma", `{"req_id":"A","total_chunks":1,}`, "A", `not JSON`},
 		{"req_id behind the break", `{,"req_id":"A"}`, "", `not JSON`},
-		{"cut off", `{"req_id":"A","total_chunks":8,"chunks":[{"key":"a","le`, "A", "m:1: request \"A\": ends in the middle of a record"},
+		{"cut off", `{"req_id":"A","total_chunks":8,"chunks":[{"key":"a","le`, "A", "m:1: request \"A\": chunks[0]: ends in the middle of a record"},
 		{"cut off between fields", `{"req_id":"A","total_chunks":8,`, "A", "ends in the middle of a record"},
+		{"cut off in a word", `{"req_id":"A","total_chunks":0,"last":tru`, "A", "ends in the middle of a record"},
+		{"leading zero", `{"req_id":"A","total_chunks":01}`, "A", "not JSON: '0' at byte 30"},
+		{"bare word", `{"req_id":"A","total_chunks":8,"last":yes}`, "A", "not JSON: 'y' at byte 39"},
+		{"bad escape", `{"req_id":"A","total_chunks":8,"x\q":1}`, "A", "not JSON: invalid character 'q'"},
+		{"control character", "{\"req_id\":\"A\",\"total_chunks\":8,\"x\ty\":1}", "A", `not JSON: '\t' at byte 34`},
+		{"number as a name", `{"req_id":"A",1:2}`, "A", "where a field's name belongs"},
 		{"two records", `{"req_id":"A","total_chunks":0,"last":true}{}`, "A", "a line is one record"},
 		{"trailing text", `{"req_id":"A","total_chunks":0,"last":true} x`, "A", "a line is one record"},
 		{"array", `[1]`, "", "wants an object, got an array"},
 		{"null", `null`, "", "wants an object, got null"},
 		{"empty object", `{}`, "", "no req_id"},
-		{"unknown field", `{"x":[{"req_id":"no"}],"req_id":"A","total_chunks":1}`, "A", "x: unknown field: a line has req_id"},
-		{"name in another case", `{"Req_ID":"A","total_chunks":1}`, "", `"Req_ID": unknown field`},
-		{"terminal escape in a name", `{"\u001b[2J":1,"req_id":"A"}`, "A", `"\x1b[2J": unknown field`},
-		{"field twice", `{"req_id":"A","req_id":"B","total_chunks":1}`, "A", `field "req_id" stands twice`},
+		{"unknown field", `{"x":[{"req_id":"no"}],"req_id":"A","total_chunks":1}`, "A", `unknown field "x": known are req_id, total`},
+		{"name in another case", `{"Req_ID":"A","total_chunks":1}`, "", `unknown field "Req_ID"`},
+		{"terminal escape in a name", `{"\u001b[2J":1,"req_id":"A"}`, "A", `unknown field "\x1b[2J"`},
+		{"field twice", `{"req_id":"A","req_id":"B","total_chunks":1}`, "A", `field req_id stands twice`},
 		{"no UTF-8", "{\"total_chunks\":1,\"last\":\"\xff\",\"req_id\":\"A\"}", "A", "not UTF-8"},
 		{"no UTF-8 in the req_id", "{\"req_id\":\"A\xff\",\"total_chunks\":1}", "", "not UTF-8"},
 		{"empty req_id", `{"req_id":"","total_chunks":1}`, "", "req_id: is empty"},
@@ -116,9 +123,9 @@ func TestBadLines(t *testing.T) {
 		{"last text", `{"req_id":"A","total_chunks":1,"last":"yes"}`, "A", `last: wants true or false, got "yes"`},
 		{"at negative", `{"req_id":"A","total_chunks":1,"at":-1}`, "A", "at: -1 is out of range"},
 		{"at beyond floats", `{"req_id":"A","total_chunks":1,"at":1e999}`, "A", "at: 1e999 is out of range"},
-		{"at text", `{"req_id":"A","total_chunks":1,"at":"now"}`, "A", "at: wants seconds"},
+		{"at text", `{"req_id":"A","total_chunks":1,"at":"now"}`, "A", "at: wants a number"},
 		{"to negative", `{"req_id":"A","total_chunks":1,"to":-1}`, "A", "to: -1 is negative"},
-		{"to huge", `{"req_id":"A","total_chunks":1,"to":4294967296}`, "A", "to: 4294967296 is no position"},
+		{"to huge", `{"req_id":"A","total_chunks":1,"to":4294967296}`, "A", "to: 4294967296 is out of range: at most 2147483647"},
 		{"no key", chunkLine(`"length":1`), "A", "chunks[0]: no key"},
 		{"empty key", chunkLine(`"key":"","length":1`), "A", "chunks[0].key: is empty"},
 		{"long key", chunkLine(`"key":"` + long + `","length":1`), "A", "chunks[0].key: has 4097 bytes: at most 4096"},
@@ -128,7 +135,7 @@ func TestBadLines(t *testing.T) {
 		{"length negative", chunkLine(`"key":"a","length":-4`), "A", "chunks[0].length: -4 is negative"},
 		{"offset negative", chunkLine(`"key":"a","file":"f","offset":-4,"length":1`), "A", "chunks[0].offset: -4 is negative"},
 		{"range overflows", chunkLine(`"key":"a","file":"f","offset":9223372036854775807,"length":1`), "A", "end beyond any file"},
-		{"unknown chunk field", chunkLine(`"key":"a","len":1`), "A", "chunks[0].len: unknown field: a chunk has key"},
+		{"unknown chunk field", chunkLine(`"key":"a","len":1`), "A", `chunks[0]: unknown field "len": known are key, file`},
 		{"key twice", `{"req_id":"A","total_chunks":8,"chunks":[{"key":"a","length":1},{"key":"b","length":1},{"key":"a","length":1}]}`, "A", `chunks[0] and chunks[2] have the same key "a"`},
 		{"cancel beside others", `{"cancel":"A","req_id":"B"}`, "A", "cancel stands beside other fields"},
 		{"empty cancel", `{"cancel":""}`, "", "cancel: is empty"},
@@ -239,6 +246,45 @@ func TestAppendLineReadsBack(t *testing.T) {
 		}
 		if !reflect.DeepEqual(line.Batch, b) {
 			t.Fatalf("got %+v\nwant %+v", line.Batch, b)
+		}
+	})
+}
+
+// FuzzScannerAgreesWithJSON: what parses is JSON, and means the same there.
+func FuzzScannerAgreesWithJSON(f *testing.F) {
+	for _, s := range []string{`{"cancel":"\u0041\n\ud83d\ude00"}`, `{"req_id":"A","total_chunks":0,"last":true,"at":-0}`, `{"req_id":"A","total_chunks":1e0}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		b, cancel, err := parseLine(data)
+		if err != nil {
+			return
+		}
+		var want struct {
+			ReqID  string  `json:"req_id"`
+			Total  int64   `json:"total_chunks"`
+			Chunks []Chunk `json:"chunks"`
+			Last   bool    `json:"last"`
+			At     float64 `json:"at"`
+			To     *int    `json:"to"`
+			Cancel string  `json:"cancel"`
+		}
+		if err := json.Unmarshal(data, &want); err != nil {
+			t.Fatalf("%q is no JSON: %v", data, err)
+		}
+		if cancel != want.Cancel {
+			t.Fatalf("cancels %q, want %q", cancel, want.Cancel)
+		}
+		if b == nil {
+			return
+		}
+		to := AnyReceiver
+		if want.To != nil {
+			to = *want.To
+		}
+		got := fmt.Sprintf("%+v", *b)
+		if same := fmt.Sprintf("%+v", Batch{want.ReqID, want.Total, want.Chunks, want.Last, want.At + 0, to}); got != same {
+			t.Fatalf("got %s\nwant %s", got, same)
 		}
 	})
 }
