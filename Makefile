@@ -1,0 +1,32 @@
+# make demo and make test work on a fresh Debian or Ubuntu with Go and make.
+
+FUZZTIME ?= 30s
+
+.PHONY: demo test bench build fuzz lint setup clean
+
+demo: build
+	scripts/demo
+
+# go test comes last: its lines are what CI shows.
+test: setup lint
+	go test -race ./...
+
+bench: build
+	go run ./scripts/bench
+
+build: setup
+	go build -o bin/ ./cmd/...
+
+# Every fuzz target, one after the other, FUZZTIME each.
+fuzz: setup
+	scripts/fuzz $(FUZZTIME)
+
+lint: setup
+	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt these: $$unformatted"; exit 1; }
+	go vet ./...
+
+setup:
+	@scripts/setup
+
+clean:
+	rm -rf bin
