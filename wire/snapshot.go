@@ -43,7 +43,7 @@ type SnapshotSlots struct {
 type SnapshotRequest struct {
 	ReqID       string `json:"req_id"`
 	Sender      string `json:"sender"`
-	State       string `json:"state"` // queued, admitted, allocated, ready, taken
+	State       string `json:"state"` // queued, admitted, allocated, ready
 	TotalChunks int    `json:"total_chunks"`
 	Allocated   int    `json:"allocated"` // chunks with a slot, shared ones included
 	Written     int    `json:"written"`   // of those, committed

@@ -63,6 +63,9 @@ func (m *Machine) alloc(ev Alloc) {
 	m.wait(r, b)
 	switch {
 	case !waits:
+		if !r.admitted || m.cfg.Mode == None && b.fresh > 0 {
+			m.queue.passedBy()
+		}
 		m.admit(r, m.now)
 	case !r.place.waits:
 		m.enqueue(r)

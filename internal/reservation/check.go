@@ -121,8 +121,13 @@ func (m *Machine) checkRequests() error {
 		if s.identity != identity || !s.attached && len(s.requests) == 0 {
 			return fmt.Errorf("sender %q is kept for nothing", identity)
 		}
-		if s.attached != (m.writers[s.writer] == s) {
-			return fmt.Errorf("sender %q: attached %v, writer %d is %v", identity, s.attached, s.writer, m.writers[s.writer])
+		if s.attached != (len(s.grants) > 0) {
+			return fmt.Errorf("sender %q: attached %v, grants %v", identity, s.attached, s.grants)
+		}
+		for _, w := range s.grants {
+			if m.writers[w] != s {
+				return fmt.Errorf("sender %q: grant %d is not known as its own", identity, w)
+			}
 		}
 	}
 	if requests != len(m.live) || queued != m.queue.size {

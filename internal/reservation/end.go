@@ -86,7 +86,7 @@ func (m *Machine) giveUp(r *request, fence bool) {
 		}
 	}
 	if len(doubtful) > 0 {
-		m.quarantine(r.sender.writer, doubtful)
+		m.quarantine(r.sender.grants, doubtful)
 	}
 }
 

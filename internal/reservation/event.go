@@ -23,7 +23,7 @@ type Event interface{ event() }
 type Attach struct {
 	Sender string // ROUTER identity
 	Name   string // for people
-	Writer uint64 // the grant under which it writes; never used twice
+	Writer uint64 // the grant under which it writes from now on; never used for another sender
 }
 
 // Alloc is a batch.
@@ -82,8 +82,8 @@ type Release struct {
 	Tag   Tag // answered by a wire.ReleaseResponse
 }
 
-// Gone says that a writer can write no more: its connection has ended. If it
-// was its sender's current one, the sender ends with it.
+// Gone says that nobody can write under a grant any more: its connection has
+// ended. If it was its sender's current one, the sender ends with it.
 type Gone struct{ Writer uint64 }
 
 // Overrun ends a sender that does not read its answers.
@@ -127,7 +127,7 @@ type Effects struct {
 	Answers     []Answer     // send each
 	Records     []Record     // tell whoever listens
 	Revocations []Revocation // have the engine do each, then report Revoked or RevokeFailed
-	Ended       []uint64     // writers whose sender ended: withdraw their grants; where no connection was ever made under one, report Gone
+	Ended       []uint64     // grants that are over: withdraw each; where no connection is open under it, report Gone
 }
 
 // Answer is one message to whoever sent Tag.
@@ -136,10 +136,10 @@ type Answer struct {
 	Msg any // *wire.AllocResponse, *wire.CommitResponse, *wire.TakeResponse or *wire.ReleaseResponse
 }
 
-// Revocation asks for new memory for slots that a writer may still write to.
+// Revocation asks for new memory for slots that may still be written to.
 type Revocation struct {
 	ID     uint64
-	Writer uint64
+	Writer uint64 // the grant under which, the latest where there are several
 	Slots  []int
 }
 

@@ -19,9 +19,11 @@ func (m *Machine) attach(ev Attach) {
 		}
 	}
 	s.name = ev.Name
-	delete(m.writers, s.writer)
-	s.writer = ev.Writer
-	m.writers[s.writer] = s
+	if m.writers[ev.Writer] != s {
+		m.fx.Ended = append(m.fx.Ended, s.grants...) // superseded
+		s.grants = append(s.grants, ev.Writer)
+		m.writers[ev.Writer] = s
+	}
 	s.heard = m.now
 	if m.cfg.Lease > 0 {
 		m.arm(&s.timer, m.now+m.cfg.Lease)
@@ -86,8 +88,11 @@ func (m *Machine) endSender(s *sender, reason string, fence bool) {
 	if s.attached {
 		s.attached = false
 		m.disarm(&s.timer)
-		delete(m.writers, s.writer)
-		m.fx.Ended = append(m.fx.Ended, s.writer)
+		for _, w := range s.grants {
+			delete(m.writers, w)
+		}
+		m.fx.Ended = append(m.fx.Ended, s.grants...)
+		s.grants = nil
 	}
 	m.forgetIdle(s)
 }

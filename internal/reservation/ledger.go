@@ -20,9 +20,9 @@ type ledger struct {
 
 // slot is a chunk-sized place in the buffer.
 type slot struct {
-	key     string
-	length  int64
-	crc     uint32 // once it is committed
+	key    string
+	length int64
+	crc    uint32 // once it is committed
 
 	committed bool
 	written   bool // committed, or of a sender that never attached and ready

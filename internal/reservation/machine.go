@@ -69,7 +69,7 @@ type Machine struct {
 	live    map[string]*request // by req_id
 	opened  uint64              // requests so far
 	senders map[string]*sender  // by identity: attached, or with live requests
-	writers map[uint64]*sender  // by the grant they write under: the attached ones
+	writers map[uint64]*sender  // by each grant under which an attached sender may write
 	ended   memory
 	fences  fences
 	timers  timers
@@ -125,7 +125,7 @@ type sender struct {
 	identity string
 	name     string
 	attached bool
-	writer   uint64 // the grant it writes under, while attached
+	grants   []uint64 // under which it may write, the current one last; empty when not attached
 	heard    Time
 	requests map[*request]struct{}
 	queued   int // of those, waiting

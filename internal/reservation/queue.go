@@ -120,6 +120,14 @@ func (q *queue) overtaken(r *request) {
 	}
 }
 
+// passedBy notes that one that never waited passes everybody who does.
+func (q *queue) passedBy() {
+	if q.last != nil {
+		q.last.place.mark++
+		q.passed++
+	}
+}
+
 // firstWithin is the first that needs at most so many slots, or nil.
 func (q *queue) firstWithin(slots int) *request {
 	if q.size == 0 || int(q.least[1]) > slots {
