@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 // goldenCase is a message as msgspec writes it.
@@ -196,16 +197,25 @@ func pythonValue(b *strings.Builder, v reflect.Value) {
 // same reports whether a and b are equal, a nil list being an empty one.
 func same(a, b Message) bool {
 	return reflect.TypeOf(a) == reflect.TypeOf(b) &&
-		reflect.DeepEqual(normal(reflect.ValueOf(a).Elem()), normal(reflect.ValueOf(b).Elem()))
+		reflect.DeepEqual(normal(reflect.ValueOf(a).Elem()).Interface(), normal(reflect.ValueOf(b).Elem()).Interface())
 }
 
-func normal(v reflect.Value) any {
+// normal is a copy of v in which no list is empty and not nil.
+func normal(v reflect.Value) reflect.Value {
 	c := reflect.New(v.Type()).Elem()
-	c.Set(v)
-	for i := range c.NumField() {
-		if f := c.Field(i); f.Kind() == reflect.Slice && f.Len() == 0 {
-			f.SetZero()
+	switch {
+	case v.Type() == reflect.TypeFor[Int](), v.Type() == reflect.TypeFor[time.Time]():
+		return v
+	case v.Kind() == reflect.Struct:
+		for i := range v.NumField() {
+			c.Field(i).Set(normal(v.Field(i)))
 		}
+	case v.Kind() == reflect.Slice && v.Len() > 0:
+		for i := range v.Len() {
+			c = reflect.Append(c, normal(v.Index(i)))
+		}
+	case v.Kind() != reflect.Slice:
+		return v
 	}
-	return c.Interface()
+	return c
 }
