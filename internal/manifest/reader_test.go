@@ -174,15 +174,13 @@ func TestReaderOfDirectory(t *testing.T) {
 
 // endless is one line of n bytes that begins with head.
 func endless(head string, n int64) io.Reader {
-	return io.MultiReader(strings.NewReader(head), io.LimitReader(fill('x'), n), strings.NewReader("\n"))
+	return io.MultiReader(strings.NewReader(head), io.LimitReader(zeros{}, n), strings.NewReader("\n"))
 }
 
-type fill byte
+type zeros struct{}
 
-func (f fill) Read(b []byte) (int, error) {
-	for i := range b {
-		b[i] = byte(f)
-	}
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
 	return len(b), nil
 }
 
@@ -216,7 +214,7 @@ func TestLineAtTheLimit(t *testing.T) {
 
 func genBatch() *rapid.Generator[*Batch] {
 	text := rapid.StringN(1, 20, 100)
-	count := rapid.Int64Range(0, 1<<62)
+	count := rapid.Int64Range(0, 1<<61)
 	return rapid.Custom(func(t *rapid.T) *Batch {
 		b := &Batch{
 			ReqID: text.Draw(t, "req_id"),
