@@ -1,0 +1,138 @@
+// Command pd-send reads a manifest and sends each request's chunks to a
+// pd-recv. Here are its flags, output and exit codes; the work is done in
+// internal/sender.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	urfave "github.com/urfave/cli/v2"
+
+	"github.com/pd-tools/pd-tools/internal/cli"
+	"github.com/pd-tools/pd-tools/internal/sender"
+	"github.com/pd-tools/pd-tools/rdma/engines"
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+func main() { os.Exit(cli.Main(newApp())) }
+
+// options are what the flags say.
+type options struct {
+	sender.Config
+	engine  string
+	notify  string
+	monitor string
+}
+
+func newApp() *urfave.App {
+	o := &options{}
+	return &urfave.App{
+		Name:      "pd-send",
+		Usage:     "send the requests of a manifest to pd-recv",
+		UsageText: "pd-send --to ENDPOINT [flags] [FILE...]\npd-send manifest [flags] [FILE]",
+		Description: `A FILE, or the standard input without one or for -, has JSON lines. A line is one batch of a request:
+  {"req_id":"A","total_chunks":2,"chunks":[{"key":"A-0","file":"kv.bin","offset":0,"length":65536}],"last":false}
+Without "file" a chunk's bytes are a pattern made from its key. {"cancel":"A"} aborts A.
+One JSON line on stdout says how each request ended.
+
+  pd-send manifest trace.jsonl | pd-send --to tcp://127.0.0.1:7600 --proxy tcp://127.0.0.1:7700`,
+		Flags: []urfave.Flag{
+			cli.List(&o.Receivers, "to", "ENDPOINT", "a receiver; required. Requests that name none go round", cli.DialEndpoint),
+			cli.Var(&o.Proxy, "proxy", "ENDPOINT", "", "tell this pd-proxy what is ready or failed", cli.DialEndpoint),
+			cli.Var(&o.notify, "notify", "WHAT", "all", "what the proxy is told: all, or ready (LMCache's knows no failure)", cli.OneOf("all", "ready")),
+			cli.Var(&o.Staging, "staging-size", "SIZE", "64MiB", "memory in which chunks wait to be written", cli.Size),
+			cli.Var(&o.Batch, "batch", "N", "8", "chunks asked for at once, at most", cli.Int(1, wire.MaxKeys)),
+			cli.Var(&o.engine, "engine", "NAME", "auto", "how chunks are written: auto, shm or ofi", cli.OneOf("auto", "shm", "ofi")),
+			cli.Var(&o.Timeout, "timeout", "TIME", "60s", "bounds each wait for a receiver or the proxy; 0 or inf: none", cli.Limit),
+			cli.Var(&o.Pending, "pending", "SIZE", "256MiB", "memory for lines read and not finished; 0 or inf: no limit", cli.SizeLimit),
+			cli.Var(&o.Pace, "pace", "R", "", "obey the lines' \"at\", R times as fast", cli.Factor),
+			cli.Var(&o.Name, "name", "NAME", "", "name of this sender, for people", name),
+			cli.Var(&o.monitor, "monitor", "ENDPOINT", "", "publish what happens, for pd-top", cli.ListenEndpoint),
+			cli.Var(&o.ShutdownTimeout, "shutdown-timeout", "TIME", "5s", "how long a stop by signal may take; 0 or inf: no limit", cli.Limit),
+		},
+		Action:   func(c *urfave.Context) error { return send(c, o) },
+		Commands: []*urfave.Command{manifestCommand()},
+	}
+}
+
+func name(s string) (string, error) {
+	if len(s) > wire.MaxName {
+		return "", fmt.Errorf("has %d bytes, at most %d are allowed", len(s), wire.MaxName)
+	}
+	return s, nil
+}
+
+func send(c *urfave.Context, o *options) error {
+	if len(o.Receivers) == 0 {
+		return cli.Usagef("missing --to: name a receiver, such as --to tcp://127.0.0.1:7600")
+	}
+	o.complete(c.Args().Slice())
+	ctx, stop := cli.Signals(c.Context, o.ShutdownTimeout)
+	defer stop()
+
+	show := newDisplay(c.App.ErrWriter)
+	log := cli.NewLog(show, c.App.Name)
+	if o.monitor != "" {
+		log.NotYet("--monitor")
+	}
+	if o.engine == "ofi" {
+		log.NotYet("--engine ofi")
+	}
+	var broken error
+	lines := cli.NewLines(c.App.Writer, func(err error) { broken = err })
+	o.Result = func(r *sender.Result) { lines.JSON(r) }
+	o.Note = func(kind, text string) { log.Limitf(kind, "%s", cli.Escape(text)) }
+	if show.terminal {
+		o.Progress, o.ProgressEvery = show.progress, progressEvery
+	}
+
+	summary, err := sender.Run(ctx, o.Config)
+	show.close()
+	if err == nil {
+		log.Printf("%s", summary.String())
+		err = outcome(ctx, &summary)
+	}
+	ending, cancel := o.ending(ctx)
+	defer cancel()
+	left := lines.Close(ending)
+	_ = log.Close(ending) // stderr is not read: there is nobody to tell
+	return errors.Join(err, left, broken)
+}
+
+// complete fills in what the flags left open.
+func (o *options) complete(files []string) {
+	o.Files, o.Stdin = files, os.Stdin
+	if len(files) == 0 {
+		o.Files = []string{sender.Stdin}
+	}
+	if o.Name == "" {
+		o.Name = fmt.Sprintf("pd-send:%d", os.Getpid())
+	}
+	o.OnlyReady = o.notify == "ready"
+	o.Engines = engines.Names()
+}
+
+// ending bounds the wait for who reads our output, once we were told to stop.
+func (o *options) ending(ctx context.Context) (context.Context, context.CancelFunc) {
+	if cli.Interrupted(ctx) == nil {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(context.Background(), max(o.ShutdownTimeout/20, 10*time.Millisecond))
+}
+
+// outcome is the error that decides the exit code.
+func outcome(ctx context.Context, s *sender.Summary) error {
+	switch err := cli.Interrupted(ctx); {
+	case err != nil:
+		return err
+	case s.Failed > 0:
+		return fmt.Errorf("%d of %d requests failed", s.Failed, s.Ready+s.Failed+s.Cancelled)
+	case s.Faults > 0:
+		return fmt.Errorf("the input has %d faults", s.Faults)
+	}
+	return nil
+}

@@ -1,0 +1,368 @@
+package sender
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+// attached takes a new session: what was held for it is asked now.
+func (c *core) attached(now time.Duration, ev attached) {
+	c.now = now
+	r := c.receivers[ev.session.receiver]
+	r.session, r.asking = ev.session, false
+	if c.staging == nil {
+		c.memory = ev.memory
+		c.staging = newStaging(ev.memory.slots, len(c.receivers))
+	}
+	c.pump(r)
+}
+
+// refused fails every request that waits for a session that there will not be.
+func (c *core) refused(now time.Duration, ev refused) {
+	c.now = now
+	r := c.receivers[ev.receiver]
+	r.asking = false
+	for f := r.head(firstBatch); f != nil; f = r.head(firstBatch) {
+		c.stop(f.req, verdict{status: Failed, code: ev.code, reason: ev.err.Error()})
+	}
+}
+
+// lost takes the end of a session: everything asked in it fails, except what
+// was ready at a receiver that still lives.
+func (c *core) lost(now time.Duration, ev lost) {
+	c.now = now
+	s := ev.session
+	if s.over {
+		return
+	}
+	s.over = true
+	r := c.receivers[s.receiver]
+	c.owed -= r.reset(now)
+	for _, req := range c.live() {
+		if req.session == s && !(ev.alive && req.stage == notifying) {
+			c.stop(req, verdict{status: Failed, code: ev.code, reason: ev.err.Error()})
+		}
+	}
+	c.retire(s)
+	c.pump(r)
+}
+
+// retire gives up the memory of a session that is over once no job uses it.
+func (c *core) retire(s *session) {
+	if s.over && s.jobs == 0 {
+		c.do.finish(s)
+	}
+}
+
+// enqueue has a message sent as soon as its kind's window has room.
+func (c *core) enqueue(k kind, req *request, b *batch) {
+	c.ids++
+	f := &flight{id: c.ids, kind: k, req: req, batch: b, since: c.now}
+	if k == firstBatch {
+		req.first = f
+	}
+	req.receiver.enqueue(f)
+}
+
+// pump sends what may be sent.
+func (c *core) pump(r *receiver) {
+	if r.session == nil {
+		if !r.asking && r.head(firstBatch) != nil {
+			r.asking = true
+			c.do.attach(r.index)
+		}
+		return
+	}
+	for k := range kinds {
+		for r.out[k] < window[k] {
+			f := r.head(k)
+			if f == nil {
+				break
+			}
+			c.send(r, f)
+		}
+	}
+}
+
+func (c *core) send(r *receiver, f *flight) {
+	s := r.session
+	if f.batch != nil && f.kind != commit {
+		if long := f.batch.longest(); long != nil && long.Length > s.slotSize {
+			c.stop(f.req, verdict{
+				status: Failed,
+				code:   wire.CodeBadRequest,
+				reason: fmt.Sprintf("chunk %q has %d bytes, a slot of %s holds %d: raise its --chunk-size or send smaller chunks",
+					long.Key, long.Length, r.endpoint, s.slotSize),
+			})
+			return
+		}
+	}
+	if f.kind == firstBatch {
+		f.req.session, f.req.stage = s, asked
+	}
+	r.launch(f, c.now)
+	c.do.send(s, f.id, f.message(s))
+}
+
+// answered takes a receiver's answer.
+func (c *core) answered(now time.Duration, ev answered) {
+	c.now = now
+	r := c.receivers[ev.session.receiver]
+	f := r.flights[ev.id]
+	if f == nil || ev.session != r.session {
+		return
+	}
+	r.land(f)
+	switch msg := ev.msg.(type) {
+	case *wire.CommitResponse:
+		c.committed(f, msg)
+	case *wire.AllocResponse:
+		c.allocated(f, msg)
+	default:
+		c.stop(f.req, verdict{status: Failed, code: wire.CodeInternal, reason: fmt.Sprintf("%s answered with a %T", r.endpoint, msg)})
+	}
+	c.pump(r)
+}
+
+// allocated takes the answer to a batch or a cancel.
+func (c *core) allocated(f *flight, resp *wire.AllocResponse) {
+	req := f.req
+	switch {
+	case f.kind == cancel:
+		c.owed--
+		return
+	case req.stage == ended:
+		return
+	case resp.Code != "" || resp.Error != "":
+		c.stop(req, verdict{status: Failed, code: resp.Code, reason: resp.Error, there: true})
+		return
+	}
+	if f.kind == firstBatch {
+		c.admit(req)
+	}
+	if err := f.batch.place(resp, req.session); err != nil {
+		c.stop(req, verdict{status: Failed, code: wire.CodeInternal, reason: fmt.Sprintf("%s: %v", req.receiver.endpoint, err)})
+		return
+	}
+	if b := f.batch; b.left > 0 {
+		b.claim.since = c.now
+		c.staging.add(req.receiver.index, &b.claim)
+		c.serve()
+		return
+	}
+	c.batchDone(f.batch)
+}
+
+// admit sends the batches that waited for their request's admission.
+func (c *core) admit(req *request) {
+	c.settleAdmission(req)
+	req.stage = admitted
+	req.admittedAt = c.now
+	if !req.lastRead {
+		c.hungry++
+	}
+	for _, b := range req.unasked {
+		c.enqueue(nextBatch, req, b)
+	}
+	req.unasked = nil
+}
+
+// place notes where the receiver wants b's chunks, after checking that the
+// answer makes sense.
+func (b *batch) place(resp *wire.AllocResponse, s *session) error {
+	there := make([]bool, len(b.chunks))
+	for _, i := range resp.AlreadySentIndexes {
+		if i < 0 || i >= int64(len(there)) || there[i] {
+			return fmt.Errorf("answer names chunk %d of %d as already sent", i, len(there))
+		}
+		there[i] = true
+		b.req.shared++
+	}
+	if n := len(b.chunks) - len(resp.AlreadySentIndexes); len(resp.RemoteIndexes) != n {
+		return fmt.Errorf("answer has %d slots for %d chunks", len(resp.RemoteIndexes), n)
+	}
+	if n := len(resp.Regions); n != 0 && n != len(resp.RemoteIndexes) {
+		return fmt.Errorf("answer has %d regions for %d slots", n, len(resp.RemoteIndexes))
+	}
+	b.to = make([]destination, 0, len(resp.RemoteIndexes))
+	for i := range b.chunks {
+		if there[i] {
+			continue
+		}
+		d := destination{chunk: i, slot: resp.RemoteIndexes[len(b.to)]}
+		if d.slot < 0 || d.slot >= s.slots {
+			return fmt.Errorf("answer names slot %d of %d", d.slot, s.slots)
+		}
+		if len(resp.Regions) > 0 {
+			d.region = resp.Regions[len(b.to)]
+		}
+		b.to = append(b.to, d)
+	}
+	b.left = len(b.to)
+	b.crcs = make([]uint32, len(b.to))
+	b.claim = claim{batch: b, left: b.left}
+	return nil
+}
+
+// serve gives free staging slots to the chunks whose turn it is.
+func (c *core) serve() {
+	for {
+		b, slot, ok := c.staging.next(c.now)
+		if !ok {
+			return
+		}
+		d := &b.to[b.next]
+		j := &job{
+			session: b.req.session,
+			batch:   b,
+			chunk:   &b.chunks[d.chunk],
+			index:   b.next,
+			slot:    slot,
+			local:   c.memory.slot(slot)[:b.chunks[d.chunk].Length],
+			region:  int(d.region),
+			remote:  int(d.slot),
+		}
+		b.next++
+		b.req.addJob(j)
+		j.session.jobs++
+		c.do.write(j)
+	}
+}
+
+// worked takes a job back.
+func (c *core) worked(now time.Duration, j *job) {
+	c.now = now
+	req := j.batch.req
+	req.removeJob(j)
+	j.session.jobs--
+	c.retire(j.session)
+	c.staging.release(req.receiver.index, j.slot)
+	switch {
+	case req.stage == ended:
+		c.unfence(req, j)
+	case j.err != nil:
+		c.stop(req, verdict{status: Failed, code: j.code(), reason: j.err.Error()})
+	default:
+		c.written(j)
+	}
+	c.serve()
+}
+
+// unfence notes that a write of an ended request is over.
+func (c *core) unfence(req *request, j *job) {
+	if j.recalled() {
+		return
+	}
+	req.fence--
+	if req.fence == 0 && req.owes {
+		c.cancelThere(req)
+	}
+}
+
+// written notes that a chunk is written and flushed; the last one has its batch
+// committed.
+func (c *core) written(j *job) {
+	b := j.batch
+	b.crcs[j.index] = j.crc
+	b.left--
+	if b.left == 0 {
+		c.enqueue(commit, b.req, b)
+		c.pump(b.req.receiver)
+	}
+}
+
+// committed takes the answer to a commit.
+func (c *core) committed(f *flight, resp *wire.CommitResponse) {
+	switch req := f.req; {
+	case req.stage == ended:
+	case resp.Code != "" || resp.Error != "":
+		c.stop(req, verdict{status: Failed, code: resp.Code, reason: resp.Error})
+	default:
+		req.sent += int64(len(f.batch.to))
+		for _, d := range f.batch.to {
+			req.bytes += f.batch.chunks[d.chunk].Length
+		}
+		c.batchDone(f.batch)
+	}
+}
+
+// batchDone notes that all chunks of b are at the receiver and count there. The
+// request is complete when this was the last of its batches, in whatever order
+// they came to it.
+func (c *core) batchDone(b *batch) {
+	req := b.req
+	req.open--
+	req.cost -= b.cost
+	c.pending -= b.cost
+	b.chunks, b.to, b.crcs = nil, nil, nil
+	if req.open == 0 && req.lastRead {
+		c.complete(req)
+	}
+}
+
+// expire gives up what has waited too long for a receiver.
+func (c *core) expire(now time.Duration) {
+	c.now = now
+	for _, r := range c.receivers {
+		for f := c.overdue(r); f != nil; f = c.overdue(r) {
+			c.giveUp(r, f)
+		}
+	}
+}
+
+// overdue is a flight of r that has waited for --timeout, nil when none has:
+// for an answer, or for a session.
+func (c *core) overdue(r *receiver) *flight {
+	f := r.waiting()
+	if f == nil || c.cfg.timeout == 0 || f.since+c.cfg.timeout > c.now {
+		return nil
+	}
+	return f
+}
+
+// waiting is the flight of r that is overdue next.
+func (r *receiver) waiting() *flight {
+	if r.session == nil {
+		return r.head(firstBatch)
+	}
+	return r.oldest()
+}
+
+// giveUp acts on an overdue flight. A receiver that was heard meanwhile may
+// leave a batch waiting, and that is the batch's own misfortune; silence, or no
+// answer to what is answered at once, is the receiver's end for us.
+func (c *core) giveUp(r *receiver, f *flight) {
+	s := r.session
+	switch {
+	case s == nil:
+		c.stop(f.req, verdict{status: Failed, code: codeUnreachable, reason: fmt.Sprintf(
+			"no answer from %s within %v: is pd-recv running there?", r.endpoint, c.cfg.timeout)})
+	case s.lastHeard() <= f.since || f.kind == cancel || f.kind == commit:
+		c.do.abandon(s)
+		c.lost(c.now, lost{session: s, code: codeUnreachable, err: fmt.Errorf(
+			"%s has not answered for %v: it is stopped or unreachable", r.endpoint, c.cfg.timeout)})
+	case f.req.stage == ended:
+		r.land(f)
+	default:
+		r.land(f)
+		c.stop(f.req, verdict{status: Failed, code: codeTimeout, reason: fmt.Sprintf(
+			"%s did not grant slots for %d chunks of %d within %v: raise --timeout or --buffer-size there",
+			r.endpoint, len(f.batch.chunks), f.req.total, c.cfg.timeout)})
+	}
+}
+
+// nextDue is when expire has something to do next; ok is false when nothing
+// waits.
+func (c *core) nextDue() (due time.Duration, ok bool) {
+	if c.cfg.timeout == 0 {
+		return 0, false
+	}
+	for _, r := range c.receivers {
+		if f := r.waiting(); f != nil && (!ok || f.since+c.cfg.timeout < due) {
+			due, ok = f.since+c.cfg.timeout, true
+		}
+	}
+	return due, ok
+}

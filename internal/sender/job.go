@@ -1,0 +1,90 @@
+package sender
+
+import (
+	"context"
+	"errors"
+	"hash/crc32"
+	"sync/atomic"
+
+	"github.com/pd-tools/pd-tools/internal/manifest"
+	"github.com/pd-tools/pd-tools/rdma"
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+// job is one chunk on its way: source to staging slot to remote slot. The core
+// makes it, a worker does it, the core gets it back.
+type job struct {
+	session *session
+	batch   *batch
+	chunk   *manifest.Chunk
+	index   int // among the destinations of its batch
+	slot    int // in staging
+	local   []byte
+	region  int
+	remote  int // slot at the receiver
+	place   int // in its request's list of jobs
+
+	crc   uint32
+	err   error
+	state atomic.Uint32
+}
+
+// States of a job. A write that has begun cannot be called back; before that
+// the core may.
+const (
+	jobReading uint32 = iota
+	jobWriting
+	jobAborted
+)
+
+// errAborted is what came of a job that the core called back in time.
+var errAborted = errors.New("called back before the write began")
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// abort calls a job back. It reports false when the write may have begun.
+func (j *job) abort() bool { return j.state.CompareAndSwap(jobReading, jobAborted) }
+
+// recalled says whether abort came in time. Only after the job is back.
+func (j *job) recalled() bool { return j.state.Load() == jobAborted }
+
+// code says what kind of failure err is.
+func (j *job) code() wire.Code {
+	var failed *writeError
+	if errors.As(j.err, &failed) {
+		return wire.CodeInternal
+	}
+	return codeSource
+}
+
+// run does the work; ops is room for one write.
+func (j *job) run(ctx context.Context, ops []rdma.Op) {
+	if j.state.Load() == jobAborted {
+		j.err = errAborted
+		return
+	}
+	if j.err = manifest.Fill(j.local, j.chunk); j.err != nil {
+		return
+	}
+	j.crc = crc32.Checksum(j.local, castagnoli)
+	if !j.state.CompareAndSwap(jobReading, jobWriting) {
+		j.err = errAborted
+		return
+	}
+	ops[0] = rdma.Op{Local: j.local, Region: j.region, Slot: j.remote}
+	if err := j.session.remote.Write(ctx, ops); err != nil {
+		j.err = &writeError{err}
+	}
+}
+
+// writeError tells a failed write from a failed source.
+type writeError struct{ error }
+
+// work runs the jobs of a session until its channel is closed.
+func work(ctx context.Context, jobs <-chan *job, done func(*job)) {
+	ops := make([]rdma.Op, 1)
+	for j := range jobs {
+		j.run(ctx, ops)
+		done(j)
+	}
+}

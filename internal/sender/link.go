@@ -1,0 +1,592 @@
+package sender
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/pebbe/zmq4"
+
+	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/rdma"
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+const (
+	// attachRetry is how often a receiver that does not answer is asked anew: it
+	// may have come up, or gone and come back, since.
+	attachRetry = time.Second
+
+	// lastWords is how long answers are still read from a receiver whose data
+	// connection has ended: it may have said why.
+	lastWords = 100 * time.Millisecond
+
+	// beatDefault is how often a heartbeat goes out where neither the lease nor
+	// the time-out asks for one.
+	beatDefault = 5 * time.Second
+
+	// Without a connection ZeroMQ dials anew after redialMin, doubling up to
+	// redialMax.
+	redialMin = 50 * time.Millisecond
+	redialMax = time.Second
+
+	// ownIDs are the correlations of the link's own messages; those of the
+	// core's flights are below.
+	ownIDs = uint64(1) << 63
+
+	// answerFrames is what an answer has: correlation, delimiter, payload.
+	answerFrames = 3
+)
+
+// linkConfig is what a link goes by.
+type linkConfig struct {
+	receiver int
+	endpoint string
+	name     string        // of this sender, for people
+	engines  []string      // best first
+	timeout  time.Duration // silence after which a session is over; 0: none
+	memory   *buffer
+	clock    *clock
+	attach   func(context.Context, string, rdma.Attachment) (rdma.Remote, error)
+	emit     func(event any) // to the core
+}
+
+// link is the connection to one receiver. Its goroutine owns the DEALER socket:
+// it attaches, keeps the lease alive, carries messages and answers, and sees
+// when the receiver is gone or is another than before. It knows nothing of
+// requests. What may take long, reaching for the receiver's memory, it leaves
+// to helpers; so neither that nor any source or copy holds a heartbeat back.
+//
+// A session begins with a socket of its own and a new identity and ends with
+// both: nothing of an old one can be taken for the new one's.
+type link struct {
+	cfg     linkConfig
+	ctx     *sock.Context
+	waker   *sock.Waker
+	in      *mailbox[any] // orders and what helpers report
+	spare   []any
+	helpers sync.WaitGroup
+	ids     uint64 // of own messages, below ownIDs
+	opening *opening
+	closed  bool
+}
+
+// opening is one session, from its first AttachRequest on.
+type opening struct {
+	state  linkState
+	ctx    context.Context // ends with the session
+	cancel context.CancelFunc
+	socket *zmq4.Socket
+	poller *zmq4.Poller
+	out    [][]byte // correlation and payload of messages ZeroMQ has not taken yet, in turn
+
+	asked       time.Duration // when the last AttachRequest was sent
+	beat        time.Duration // when the last Heartbeat was sent
+	beatEvery   time.Duration
+	silentSince time.Duration // when the first of own messages was sent that nothing followed; 0: none
+	goneAt      time.Duration // when the receiver was seen to be gone; 0: it is not
+
+	session *session // nil before up
+	epoch   uint64
+	lease   time.Duration
+	regions map[int64]bool // known to the engine
+	pending []answered     // answers that name others
+}
+
+// linkState is how far a session is.
+type linkState uint8
+
+const (
+	attaching  linkState = iota // asked
+	mapping                     // answered; a helper reaches for the memory
+	up                          // open
+	refreshing                  // open, and asked for the regions of now
+	updating                    // open; a helper learns them
+)
+
+// Orders to a link, and what its helpers report.
+type (
+	orderAttach  struct{}
+	orderAbandon struct{ session *session }
+	orderClose   struct{}
+	orderSend    struct {
+		session *session
+		id      uint64
+		msg     wire.Message
+	}
+	mapped struct {
+		opening *opening
+		resp    *wire.AttachResponse
+		remote  rdma.Remote
+		err     error
+	}
+	updated struct {
+		opening *opening
+		resp    *wire.AttachResponse
+		err     error
+	}
+	targetGone struct{ opening *opening }
+)
+
+func newLink(ctx *sock.Context, cfg linkConfig) (*link, error) {
+	waker, err := ctx.NewWaker()
+	if err != nil {
+		return nil, err
+	}
+	return &link{cfg: cfg, ctx: ctx, waker: waker, in: &mailbox[any]{wake: waker.Wake}}, nil
+}
+
+// run is the link's goroutine. It returns after orderClose, all sockets closed.
+func (l *link) run() {
+	defer l.waker.Close()
+	for {
+		if err := l.wait(); err != nil {
+			l.lose(lost{err: fmt.Errorf("cannot wait for %s: %w", l.cfg.endpoint, err), code: wire.CodeInternal})
+		}
+		l.spare = l.in.take(l.spare)
+		for _, ev := range l.spare {
+			l.handle(ev)
+		}
+		if l.closed {
+			l.shut()
+			return
+		}
+		l.read()
+		l.tick()
+		l.flush()
+	}
+}
+
+// wait returns when there is something to do.
+func (l *link) wait() error {
+	o := l.opening
+	if o == nil {
+		p := zmq4.NewPoller()
+		p.Add(l.waker.Socket(), zmq4.POLLIN)
+		_, err := sock.Wait(p, -1)
+		l.waker.Drain()
+		return err
+	}
+	events := zmq4.POLLIN
+	if len(o.out) > 0 {
+		events |= zmq4.POLLOUT
+	}
+	if _, err := o.poller.UpdateBySocket(o.socket, events); err != nil {
+		return err
+	}
+	_, err := sock.Wait(o.poller, max(0, l.nextTick()-l.cfg.clock.now()))
+	l.waker.Drain()
+	return err
+}
+
+func (l *link) handle(ev any) {
+	switch ev := ev.(type) {
+	case orderAttach:
+		if l.opening == nil {
+			l.begin()
+		}
+	case orderSend:
+		if o := l.opening; o != nil && o.session == ev.session {
+			l.send(ev.id, ev.msg)
+		}
+	case orderAbandon:
+		if o := l.opening; o != nil && o.session == ev.session {
+			l.drop()
+		}
+	case orderClose:
+		l.closed = true
+	case mapped:
+		l.mapped(ev)
+	case updated:
+		l.updated(ev)
+	case targetGone:
+		if l.opening == ev.opening && ev.opening.goneAt == 0 {
+			ev.opening.goneAt = l.cfg.clock.now()
+		}
+	}
+}
+
+// begin opens a socket and asks the receiver to attach us.
+func (l *link) begin() {
+	socket, err := l.ctx.Dial(zmq4.DEALER, l.cfg.endpoint, sock.Options{MaxFrame: wire.MaxResponse, Prepare: prepareDealer})
+	if err != nil {
+		l.cfg.emit(refused{receiver: l.cfg.receiver, err: err, code: codeUnreachable})
+		return
+	}
+	o := &opening{socket: socket, poller: zmq4.NewPoller()}
+	o.ctx, o.cancel = context.WithCancel(context.Background())
+	o.poller.Add(l.waker.Socket(), zmq4.POLLIN)
+	o.poller.Add(socket, zmq4.POLLIN)
+	l.opening = o
+	l.ask()
+}
+
+// prepareDealer gives the socket an identity that nobody can guess, and lets it
+// take messages only for a live connection: what waits here can still be given
+// up.
+func prepareDealer(s *zmq4.Socket) error {
+	identity := make([]byte, 16)
+	if _, err := rand.Read(identity); err != nil {
+		return err
+	}
+	identity[0] |= 1 // identities that begin with 0 are ZeroMQ's own
+	return errors.Join(
+		s.SetIdentity(string(identity)),
+		s.SetImmediate(true),
+		s.SetReconnectIvl(redialMin),
+		s.SetReconnectIvlMax(redialMax),
+	)
+}
+
+// ask sends an AttachRequest.
+func (l *link) ask() {
+	o := l.opening
+	o.asked = l.cfg.clock.now()
+	o.out = nil // an AttachRequest that found no connection is not worth two
+	l.sendOwn(&wire.AttachRequest{
+		Name:     l.cfg.name,
+		Version:  wire.ProtocolVersion,
+		SlotSize: l.cfg.memory.slotSize(),
+		Engines:  l.cfg.engines,
+	})
+}
+
+func (l *link) sendOwn(msg wire.Message) {
+	l.ids++
+	l.send(ownIDs|l.ids, msg)
+}
+
+func (l *link) send(id uint64, msg wire.Message) {
+	o := l.opening
+	o.out = append(o.out, binary.BigEndian.AppendUint64(nil, id), wire.Append(nil, msg))
+	l.flush()
+}
+
+// flush gives ZeroMQ what it takes.
+func (l *link) flush() {
+	o := l.opening
+	if o == nil {
+		return
+	}
+	sent := 0
+	for ; sent < len(o.out); sent += 2 {
+		if err := sock.Send(o.socket, o.out[sent], nil, o.out[sent+1]); err != nil {
+			break // no room, or no connection: later, or never
+		}
+	}
+	o.out = o.out[sent:]
+}
+
+// read takes the answers that have come.
+func (l *link) read() {
+	for o := l.opening; o != nil && o == l.opening; {
+		frames, err := sock.Recv(o.socket, answerFrames)
+		if errors.Is(err, sock.ErrAgain) {
+			return
+		}
+		if err == nil {
+			err = l.receive(frames)
+		}
+		if err != nil {
+			l.lose(lost{err: fmt.Errorf("cannot understand %s: %w", l.cfg.endpoint, err), code: wire.CodeInternal})
+		}
+	}
+}
+
+func (l *link) receive(frames [][]byte) error {
+	if len(frames) != answerFrames || len(frames[0]) != 8 || len(frames[1]) != 0 {
+		return fmt.Errorf("an answer has %d frames and not correlation, delimiter, payload", len(frames))
+	}
+	msg, err := wire.Decode(frames[2])
+	if err != nil {
+		return err
+	}
+	id := binary.BigEndian.Uint64(frames[0])
+	o := l.opening
+	o.silentSince = 0
+	if o.session != nil {
+		o.session.heard.Store(int64(l.cfg.clock.now()))
+	}
+	switch msg := msg.(type) {
+	case *wire.AttachResponse:
+		return l.attachAnswered(msg)
+	case *wire.AllocResponse:
+		if msg.Code == wire.CodeStaleEpoch || msg.Epoch != 0 && msg.Epoch != o.epoch {
+			l.lose(l.estranged(msg.Epoch))
+			return nil
+		}
+		if id < ownIDs {
+			l.deliver(answered{o.session, id, msg})
+		}
+	case *wire.CommitResponse:
+		if msg.Code == wire.CodeStaleEpoch {
+			l.lose(l.estranged(0))
+			return nil
+		}
+		l.deliver(answered{o.session, id, msg})
+	default:
+		return fmt.Errorf("a %T is no answer", msg)
+	}
+	return nil
+}
+
+// estranged words why the receiver does not know us any more. It names its
+// epoch only to those it knows; but the data connection dies with the receiver
+// and not with the lease.
+func (l *link) estranged(epoch uint64) lost {
+	o := l.opening
+	if epoch != 0 && epoch != o.epoch || o.goneAt != 0 {
+		return lost{code: wire.CodeStaleEpoch, err: fmt.Errorf("%s was restarted: what it had is gone", l.cfg.endpoint)}
+	}
+	return lost{code: wire.CodeStaleEpoch, alive: true, err: fmt.Errorf(
+		"%s ended this sender: it was not heard for the lease of %v", l.cfg.endpoint, o.lease)}
+}
+
+// deliver hands an answer to the core, once all regions it names are known.
+func (l *link) deliver(a answered) {
+	o := l.opening
+	if a.session == nil {
+		return // an answer before any question
+	}
+	if o.knows(a.msg) {
+		l.cfg.emit(a)
+		return
+	}
+	o.pending = append(o.pending, a)
+	if o.state == up {
+		o.state = refreshing
+		l.sendOwn(&wire.AttachRequest{
+			Name:     l.cfg.name,
+			Version:  wire.ProtocolVersion,
+			SlotSize: o.session.slotSize,
+			Engines:  l.cfg.engines,
+		})
+	}
+}
+
+func (o *opening) knows(msg wire.Message) bool {
+	resp, ok := msg.(*wire.AllocResponse)
+	if !ok {
+		return true
+	}
+	for _, region := range resp.Regions {
+		if !o.regions[region] {
+			return false
+		}
+	}
+	return true
+}
+
+// attachAnswered goes on with a session whose receiver answered. Asked several
+// times, it answers as often.
+func (l *link) attachAnswered(resp *wire.AttachResponse) error {
+	o := l.opening
+	switch {
+	case resp.Error != "" || resp.Code != "":
+		l.lose(lost{code: resp.Code, err: fmt.Errorf("%s refuses to attach us: %s", l.cfg.endpoint, resp.Error)})
+	case o.state == attaching:
+		o.state = mapping
+		o.epoch = resp.Epoch
+		o.lease = time.Duration(resp.LeaseMS) * time.Millisecond
+		o.beat = l.cfg.clock.now()
+		o.beatEvery = beatEvery(o.lease, l.cfg.timeout)
+		l.help(func() { l.in.put(l.reach(o, resp)) })
+	case resp.Epoch != o.epoch:
+		l.lose(l.estranged(resp.Epoch))
+	case o.state == refreshing:
+		o.state = updating
+		l.help(func() { l.in.put(updated{o, resp, o.session.remote.Update(regions(resp))}) })
+	}
+	return nil
+}
+
+// beatEvery is a third of the lease, so that two heartbeats may be lost; and of
+// the time-out, so that a receiver that lives is heard within it.
+func beatEvery(lease, timeout time.Duration) time.Duration {
+	every := beatDefault
+	for _, d := range []time.Duration{lease, timeout} {
+		if d > 0 {
+			every = min(every, d/3)
+		}
+	}
+	return max(every, time.Millisecond)
+}
+
+func (l *link) help(f func()) {
+	l.helpers.Add(1)
+	go func() {
+		defer l.helpers.Done()
+		f()
+	}()
+}
+
+// reach gets at the receiver's memory. It runs in a helper: a large buffer
+// takes its time.
+func (l *link) reach(o *opening, resp *wire.AttachResponse) mapped {
+	m := mapped{opening: o, resp: resp}
+	if m.err = l.cfg.memory.cut(resp.SlotSize); m.err != nil {
+		m.err = fmt.Errorf("%s: %w", l.cfg.endpoint, m.err)
+		return m
+	}
+	m.remote, m.err = l.cfg.attach(o.ctx, resp.Engine, rdma.Attachment{
+		ReceiverID: resp.ReceiverID,
+		Token:      resp.Token,
+		Regions:    regions(resp),
+		SlotSize:   resp.SlotSize,
+		Slots:      int(resp.SlotCount),
+	})
+	if m.err != nil {
+		m.err = fmt.Errorf("cannot reach the memory of %s: %w", l.cfg.endpoint, m.err)
+	}
+	return m
+}
+
+func regions(resp *wire.AttachResponse) []rdma.Region {
+	list := make([]rdma.Region, len(resp.Regions))
+	for i, r := range resp.Regions {
+		list[i] = rdma.Region{ID: int(r.ID), Desc: r.Desc}
+	}
+	return list
+}
+
+func (o *opening) learn(resp *wire.AttachResponse) {
+	o.regions = make(map[int64]bool, len(resp.Regions))
+	for _, r := range resp.Regions {
+		o.regions[r.ID] = true
+	}
+}
+
+// mapped opens the session, unless it is over already.
+func (l *link) mapped(m mapped) {
+	o := m.opening
+	switch {
+	case l.opening != o:
+		if m.remote != nil {
+			m.remote.Close()
+		}
+		return
+	case m.err != nil:
+		l.lose(lost{err: m.err, code: wire.CodeInternal})
+		return
+	}
+	o.state = up
+	o.learn(m.resp)
+	o.session = &session{
+		receiver: l.cfg.receiver,
+		remote:   m.remote,
+		ctx:      o.ctx,
+		epoch:    m.resp.Epoch,
+		slots:    m.resp.SlotCount,
+		slotSize: m.resp.SlotSize,
+	}
+	o.session.heard.Store(int64(l.cfg.clock.now()))
+	l.help(func() {
+		select {
+		case <-m.remote.Done():
+			l.in.put(targetGone{o})
+		case <-o.ctx.Done():
+		}
+	})
+	l.cfg.emit(attached{o.session, l.cfg.memory})
+}
+
+// updated delivers the answers that waited for new regions.
+func (l *link) updated(u updated) {
+	o := u.opening
+	switch {
+	case l.opening != o:
+		return
+	case u.err != nil:
+		l.lose(lost{code: wire.CodeInternal, err: fmt.Errorf("cannot reach new memory of %s: %w", l.cfg.endpoint, u.err)})
+		return
+	}
+	o.state = up
+	o.learn(u.resp)
+	pending := o.pending
+	o.pending = nil
+	for _, a := range pending {
+		l.deliver(a)
+	}
+}
+
+// tick does what is due.
+func (l *link) tick() {
+	o := l.opening
+	if o == nil {
+		return
+	}
+	now := l.cfg.clock.now()
+	switch {
+	case o.goneAt != 0 && now-o.goneAt >= lastWords:
+		l.lose(lost{code: codeUnreachable, err: fmt.Errorf("%s is gone: its data connection has ended", l.cfg.endpoint)})
+	case l.cfg.timeout > 0 && o.silentSince != 0 && now-o.silentSince >= l.cfg.timeout:
+		l.lose(lost{code: codeUnreachable, err: fmt.Errorf(
+			"%s has not answered for %v: it is stopped or unreachable", l.cfg.endpoint, l.cfg.timeout)})
+	case o.state == attaching && now-o.asked >= attachRetry:
+		l.ask()
+	case o.state != attaching && now-o.beat >= o.beatEvery:
+		o.beat = now
+		if o.silentSince == 0 {
+			o.silentSince = now
+		}
+		l.sendOwn(&wire.Heartbeat{Epoch: o.epoch})
+	}
+}
+
+// nextTick is when tick has something to do next.
+func (l *link) nextTick() time.Duration {
+	o := l.opening
+	if o.state == attaching {
+		return o.asked + attachRetry
+	}
+	next := o.beat + o.beatEvery
+	if o.goneAt != 0 {
+		next = min(next, o.goneAt+lastWords)
+	}
+	if o.silentSince != 0 && l.cfg.timeout > 0 {
+		next = min(next, o.silentSince+l.cfg.timeout)
+	}
+	return next
+}
+
+// lose ends the session and tells the core why. One that was not open yet is
+// refused.
+func (l *link) lose(ev lost) {
+	o := l.opening
+	if o == nil {
+		return
+	}
+	l.drop()
+	if o.session == nil {
+		l.cfg.emit(refused{receiver: l.cfg.receiver, err: ev.err, code: ev.code})
+		return
+	}
+	ev.session = o.session
+	l.cfg.emit(ev)
+}
+
+// drop ends the session. The core gives up its memory when no job uses it.
+func (l *link) drop() {
+	o := l.opening
+	l.opening = nil
+	o.cancel()
+	o.socket.Close()
+}
+
+// shut ends the link. What ZeroMQ has taken goes out within the socket's linger.
+func (l *link) shut() {
+	if l.opening != nil {
+		l.flush()
+		l.drop()
+	}
+	l.helpers.Wait()
+	for _, ev := range l.in.take(nil) {
+		if m, ok := ev.(mapped); ok {
+			l.handle(m)
+		}
+	}
+}

@@ -1,0 +1,384 @@
+// Package sender is pd-send: it takes a manifest and has every request of it
+// ready at its receiver, or says why not.
+//
+// One goroutine, the one in Run, owns the core, which decides everything: what
+// is asked of which receiver, which chunk gets a staging slot, when a request
+// is complete, and what is undone when one fails (core.go, answers.go; staging
+// in staging.go). Around it stand helpers that decide nothing, each with what
+// may block: a link for each receiver's socket (link.go), a notifier for the
+// proxy's (notifier.go), workers that copy, sum and write chunks (job.go), and
+// a reader of the input (input.go). They report by mailbox.
+//
+// The package knows nothing of flags, terminals or exit codes; how a chunk's
+// bytes are had is in internal/manifest, how they get to the receiver in rdma.
+package sender
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/pd-tools/pd-tools/internal/manifest"
+	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/rdma/engines"
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+// Of the shutdown time-out, the part in which what is being written may finish,
+// and the part in which the rest is cancelled. What is left is for closing.
+const (
+	graceShare = 0.7
+	closeShare = 0.9
+)
+
+// Config is what a run goes by.
+type Config struct {
+	Files []string  // manifests; Stdin is the standard input
+	Stdin io.Reader // read for Stdin
+	Pace  float64   // speed factor for a line's `at`; 0: lines are not held back
+
+	Receivers []string      // endpoints
+	Engines   []string      // best first
+	Name      string        // of this sender, for people
+	Batch     int           // chunks of an AllocRequest at most
+	Staging   int64         // bytes of the staging buffer
+	Pending   int64         // bytes of memory for lines read and not finished; 0: no limit
+	Timeout   time.Duration // bounds each wait for a receiver or the proxy; 0: none
+
+	Proxy     string // endpoint; "": nobody is told
+	OnlyReady bool   // the proxy is not told of failures
+
+	ShutdownTimeout time.Duration // how long Run takes to end after its context; 0: no limit
+
+	// Result is told how each request ended, Note what people should know. Both
+	// are called from Run's goroutine and must not block.
+	Result func(*Result)
+	Note   func(kind, text string)
+	// Progress, if any, is told every ProgressEvery how far things are.
+	Progress      func(Progress)
+	ProgressEvery time.Duration
+}
+
+// Progress is how far a run is.
+type Progress struct {
+	Summary
+	Live    int // requests begun and not ended
+	Staging Staging
+}
+
+// blockedShown is how many blocked batches a Progress lists at most.
+const blockedShown = 100
+
+// Run sends what the files ask for. When ctx is done it reads no more, lets
+// finish what is being written, and cancels the rest. The error says why it
+// could not begin; what failed later is in the Summary.
+func Run(ctx context.Context, cfg Config) (Summary, error) {
+	r, err := newRun(cfg)
+	if err != nil {
+		return Summary{}, err
+	}
+	r.loop(ctx)
+	r.close(ctx)
+	return r.summary, nil
+}
+
+// run is one Run. It is the core's effects.
+type run struct {
+	cfg      Config
+	clock    *clock
+	core     *core
+	sock     *sock.Context
+	memory   *buffer
+	links    []*link
+	linksEnd sync.WaitGroup
+	notifier *notifier // nil without proxy
+	events   *mailbox[any]
+	spare    []any
+	kick     chan struct{} // events has something
+	summary  Summary
+	deadline time.Duration // when to have ended, once ctx is done; 0: not set
+	workers  sync.WaitGroup
+}
+
+func newRun(cfg Config) (r *run, err error) {
+	r = &run{cfg: cfg, clock: newClock(), memory: &buffer{bytes: cfg.Staging}, kick: make(chan struct{}, 1)}
+	r.summary.NoProxy = cfg.Proxy == ""
+	r.events = &mailbox[any]{wake: func() {
+		select {
+		case r.kick <- struct{}{}:
+		default:
+		}
+	}}
+	pending := cfg.Pending
+	if pending == 0 {
+		pending = math.MaxInt64
+	}
+	r.core = newCore(coreConfig{
+		receivers: cfg.Receivers,
+		timeout:   cfg.Timeout,
+		batch:     cfg.Batch,
+		pending:   pending,
+		proxy:     cfg.Proxy != "",
+		tellFail:  cfg.Proxy != "" && !cfg.OnlyReady,
+	}, r)
+	if r.sock, err = sock.NewContext(); err != nil {
+		return nil, err
+	}
+	if err := r.connect(); err != nil {
+		r.closeSockets()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *run) connect() (err error) {
+	if r.cfg.Proxy != "" {
+		emit := func(n noticed) { r.events.put(n) }
+		if r.notifier, err = newNotifier(r.sock, r.cfg.Proxy, r.cfg.Timeout, r.clock, emit); err != nil {
+			return err
+		}
+	}
+	for i, endpoint := range r.cfg.Receivers {
+		l, err := newLink(r.sock, linkConfig{
+			receiver: i,
+			endpoint: endpoint,
+			name:     r.cfg.Name,
+			engines:  r.cfg.Engines,
+			timeout:  r.cfg.Timeout,
+			memory:   r.memory,
+			clock:    r.clock,
+			attach:   engines.Attach,
+			emit:     r.events.put,
+		})
+		if err != nil {
+			return err
+		}
+		r.links = append(r.links, l)
+		r.linksEnd.Go(l.run)
+	}
+	return nil
+}
+
+// loop runs until all is done, or the time to end has come.
+func (r *run) loop(ctx context.Context) {
+	reading, stopReading := context.WithCancel(ctx)
+	defer stopReading()
+	source := make(chan input)
+	go readAll(reading, r.cfg.Files, r.cfg.Stdin, r.cfg.Pace, source)
+
+	timer := time.NewTimer(tickEvery)
+	defer timer.Stop()
+	stop := ctx.Done()
+	var progress, grace <-chan time.Time
+	if r.cfg.Progress != nil {
+		ticker := time.NewTicker(r.cfg.ProgressEvery)
+		defer ticker.Stop()
+		progress = ticker.C
+	}
+	for !r.core.done() {
+		var lines <-chan input
+		if r.core.wantsLine() {
+			lines = source
+		}
+		timer.Reset(r.nextTick())
+		select {
+		case in, more := <-lines:
+			r.take(in, more)
+		case <-r.kick:
+		case <-timer.C:
+		case <-progress:
+			r.cfg.Progress(r.progress())
+		case <-stop:
+			stop = nil
+			r.core.interrupt(r.clock.now(), reason(ctx))
+			if d := r.cfg.ShutdownTimeout; d > 0 {
+				r.deadline = r.clock.now() + share(d, closeShare)
+				grace = time.After(share(d, graceShare))
+			}
+		case <-grace:
+			r.core.cancelAll(r.clock.now(), reason(ctx))
+		}
+		r.turn()
+		if r.deadline > 0 && r.clock.now() >= r.deadline {
+			return
+		}
+	}
+}
+
+func share(d time.Duration, part float64) time.Duration { return time.Duration(float64(d) * part) }
+
+// reason words why ctx is done.
+func reason(ctx context.Context) string { return "stopped: " + context.Cause(ctx).Error() }
+
+// nextTick is how long nothing needs to be looked at, if nothing comes.
+func (r *run) nextTick() time.Duration {
+	wait := tickEvery
+	now := r.clock.now()
+	if due, ok := r.core.nextDue(); ok {
+		wait = min(wait, due-now)
+	}
+	if r.deadline > 0 {
+		wait = min(wait, r.deadline-now)
+	}
+	return max(wait, 0)
+}
+
+// turn handles what the helpers reported, then gives up what is overdue.
+func (r *run) turn() {
+	r.spare = r.events.take(r.spare)
+	for _, ev := range r.spare {
+		r.handle(ev)
+	}
+	r.core.expire(r.clock.now())
+}
+
+func (r *run) handle(ev any) {
+	now := r.clock.now()
+	switch ev := ev.(type) {
+	case *job:
+		r.core.worked(now, ev)
+	case answered:
+		r.core.answered(now, ev)
+	case attached:
+		r.startWorkers(ev.session, ev.memory.slots)
+		r.core.attached(now, ev)
+	case refused:
+		r.core.refused(now, ev)
+	case lost:
+		r.core.lost(now, ev)
+	case noticed:
+		r.core.noticed(now, ev)
+	}
+}
+
+// take handles what was read.
+func (r *run) take(in input, more bool) {
+	now := r.clock.now()
+	var bad *manifest.LineError
+	switch {
+	case !more:
+		r.core.closeInput(now)
+	case in.err == nil:
+		r.core.line(now, in.line)
+	case errors.As(in.err, &bad) && bad.ReqID != "":
+		r.core.badLine(now, bad)
+	default:
+		r.summary.Faults++
+		r.cfg.Note("input", in.err.Error())
+	}
+}
+
+// startWorkers starts those of one session: so a receiver whose writes take
+// long keeps no other's waiting. The channel has room for every job there can
+// be.
+func (r *run) startWorkers(s *session, slots int) {
+	s.work = make(chan *job, slots)
+	for range max(2, runtime.GOMAXPROCS(0)) {
+		r.workers.Go(func() { work(s.ctx, s.work, func(j *job) { r.events.put(j) }) })
+	}
+}
+
+func (r *run) progress() Progress {
+	p := Progress{Summary: r.summary, Live: len(r.core.reqs)}
+	p.Elapsed = r.clock.now()
+	if r.core.staging != nil {
+		p.Staging = r.core.staging.snapshot(r.clock.now(), blockedShown)
+	}
+	return p
+}
+
+// close delivers the notices that are left and ends the helpers.
+func (r *run) close(ctx context.Context) {
+	r.endNotifier(ctx)
+	for _, recv := range r.core.receivers {
+		if s := recv.session; s != nil && s.jobs == 0 {
+			r.finish(s)
+		}
+	}
+	r.closeSockets()
+	for _, ev := range r.events.take(nil) {
+		if late, ok := ev.(attached); ok {
+			_ = late.session.remote.Close() // the mapping goes with the process at the latest
+		}
+	}
+	if r.idle() {
+		r.workers.Wait()
+		_ = r.memory.close() // the process ends: nothing depends on it
+	}
+	r.summary.Elapsed = r.clock.now()
+}
+
+// idle says whether no worker has a job. One that reads a slow source past the
+// time to end still has.
+func (r *run) idle() bool {
+	return r.core.staging == nil || len(r.core.staging.free) == r.core.staging.total
+}
+
+func (r *run) endNotifier(ctx context.Context) {
+	if r.notifier == nil {
+		return
+	}
+	r.notifier.in.put(orderEnd{r.deadline})
+	select {
+	case <-r.notifier.done:
+	case <-ctx.Done():
+		if d := r.cfg.ShutdownTimeout; d > 0 && r.deadline == 0 {
+			r.deadline = r.clock.now() + share(d, closeShare)
+			r.notifier.in.put(orderEnd{r.deadline})
+		}
+		<-r.notifier.done
+	}
+	r.summary.Undelivered = r.notifier.undelivered
+}
+
+func (r *run) closeSockets() {
+	for _, l := range r.links {
+		l.in.put(orderClose{})
+	}
+	r.linksEnd.Wait()
+	if r.notifier != nil {
+		r.notifier.in.put(orderEnd{until: 1})
+		<-r.notifier.done
+	}
+	_ = r.sock.Close() // it fails only when called twice
+}
+
+// The core's effects.
+
+func (r *run) attach(receiver int) { r.links[receiver].in.put(orderAttach{}) }
+
+func (r *run) send(s *session, id uint64, msg wire.Message) {
+	r.links[s.receiver].in.put(orderSend{s, id, msg})
+}
+
+func (r *run) abandon(s *session) { r.links[s.receiver].in.put(orderAbandon{s}) }
+
+func (r *run) write(j *job) { j.session.work <- j }
+
+func (r *run) finish(s *session) {
+	close(s.work)
+	r.workers.Go(func() { _ = s.remote.Close() }) // the mapping goes with the process at the latest
+}
+
+func (r *run) notify(reqID string) { r.notifier.in.put(orderNotify{reqID}) }
+
+func (r *run) withdraw(reqID string) { r.notifier.in.put(orderWithdraw{reqID}) }
+
+func (r *run) fail(reqID, reason string) { r.notifier.in.put(orderFail{reqID, reason}) }
+
+func (r *run) note(text string) { r.cfg.Note("input", text) }
+
+func (r *run) end(res *Result) {
+	r.summary.add(res)
+	r.cfg.Result(res)
+	if res.Status == Failed {
+		r.cfg.Note("failed", fmt.Sprintf("request %q: %s", res.ReqID, res.Error))
+	}
+}
+
+var _ effects = (*run)(nil)

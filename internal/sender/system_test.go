@@ -1,0 +1,252 @@
+package sender
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	recv "github.com/pd-tools/pd-tools/internal/receiver"
+	"github.com/pd-tools/pd-tools/internal/reservation"
+	"github.com/pd-tools/pd-tools/rdma/engines"
+)
+
+// patience bounds every wait for something that must happen.
+const patience = 20 * time.Second
+
+var epochs atomic.Uint64
+
+// testReceiver is a pd-recv in this process, with the real engine.
+type testReceiver struct {
+	endpoint string
+	stop     context.CancelFunc
+	done     chan struct{}
+
+	mu     sync.Mutex
+	news   *sync.Cond
+	events []map[string]any
+}
+
+type receiverOptions struct {
+	listen string
+	slots  int
+	size   int64
+	mode   reservation.Mode
+	admit  time.Duration
+	lease  time.Duration
+	sink   bool
+}
+
+func startReceiver(t *testing.T, o receiverOptions) *testReceiver {
+	t.Helper()
+	if o.size == 0 {
+		o.size = 4096
+	}
+	if o.lease == 0 {
+		o.lease = 15 * time.Second
+	}
+	if o.listen == "" {
+		o.listen = "tcp://127.0.0.1:*"
+	}
+	epoch := epochs.Add(1)
+	id := fmt.Sprintf("%s-%d-%d", strings.ReplaceAll(t.Name(), "/", "-"), epoch, time.Now().UnixNano())
+	target, err := engines.Target("shm", id, o.slots, o.size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &testReceiver{done: make(chan struct{})}
+	tr.news = sync.NewCond(&tr.mu)
+	r, err := recv.New(recv.Config{
+		Listen: o.listen,
+		ID:     id,
+		Target: target,
+		Reservation: reservation.Config{
+			Slots: o.slots, SlotBytes: o.size, Epoch: epoch, Mode: o.mode,
+			AdmitTimeout: o.admit, Lease: o.lease, MaxGap: recv.MaxGap,
+		},
+		Sink:            o.sink,
+		ShutdownTimeout: time.Second,
+		Events:          tr.collect,
+		Warn:            func(string, string) {},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.endpoint = r.Endpoint()
+	ctx, cancel := context.WithCancel(context.Background())
+	tr.stop = cancel
+	go func() {
+		defer close(tr.done)
+		if err := r.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(tr.end)
+	return tr
+}
+
+func (r *testReceiver) end() {
+	r.stop()
+	<-r.done
+}
+
+func (r *testReceiver) collect(lines []byte, _ int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for line := range strings.Lines(string(lines)) {
+		var ev map[string]any
+		if err := json.Unmarshal([]byte(line), &ev); err != nil {
+			panic(err)
+		}
+		r.events = append(r.events, ev)
+	}
+	r.news.Broadcast()
+}
+
+// event waits for an event of a request.
+func (r *testReceiver) event(t *testing.T, kind, reqID string) map[string]any {
+	t.Helper()
+	var late bool
+	stop := time.AfterFunc(patience, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		late = true
+		r.news.Broadcast()
+	})
+	defer stop.Stop()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for {
+		for _, ev := range r.events {
+			if ev["event"] == kind && ev["req_id"] == reqID {
+				return ev
+			}
+		}
+		if late {
+			t.Fatalf("no event %s of %s; there were %v", kind, reqID, r.events)
+		}
+		r.news.Wait()
+	}
+}
+
+// sending is a Run under way.
+type sending struct {
+	t       *testing.T
+	stop    context.CancelCauseFunc
+	done    chan struct{}
+	summary Summary
+
+	mu      sync.Mutex
+	news    *sync.Cond
+	results map[string]*Result
+	notes   []string
+}
+
+// send starts a Run; what cfg leaves out gets a default.
+func send(t *testing.T, cfg Config) *sending {
+	t.Helper()
+	s := &sending{t: t, done: make(chan struct{}), results: make(map[string]*Result)}
+	s.news = sync.NewCond(&s.mu)
+	cfg.Files = []string{Stdin}
+	cfg.Engines = engines.Names()
+	if cfg.Batch == 0 {
+		cfg.Batch = 8
+	}
+	if cfg.Staging == 0 {
+		cfg.Staging = 1 << 20
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = patience
+	}
+	cfg.ShutdownTimeout = 5 * time.Second
+	cfg.Result = func(r *Result) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.results[r.ReqID] != nil {
+			t.Errorf("request %s ended twice", r.ReqID)
+		}
+		s.results[r.ReqID] = r
+		s.news.Broadcast()
+	}
+	cfg.Note = func(_, text string) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.notes = append(s.notes, text)
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	s.stop = cancel
+	go func() {
+		defer close(s.done)
+		var err error
+		if s.summary, err = Run(ctx, cfg); err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(func() {
+		cancel(context.Canceled)
+		<-s.done
+	})
+	return s
+}
+
+// result waits for the end of a request.
+func (s *sending) result(reqID string) *Result {
+	s.t.Helper()
+	var late bool
+	stop := time.AfterFunc(patience, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		late = true
+		s.news.Broadcast()
+	})
+	defer stop.Stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.results[reqID] == nil {
+		if late {
+			s.t.Fatalf("request %s has not ended; notes: %q", reqID, s.notes)
+		}
+		s.news.Wait()
+	}
+	return s.results[reqID]
+}
+
+// wait waits for the end of the run.
+func (s *sending) wait() Summary {
+	s.t.Helper()
+	select {
+	case <-s.done:
+	case <-time.After(patience):
+		s.t.Fatal("the run has not ended")
+	}
+	return s.summary
+}
+
+// manifestLine is a line of a manifest: chunks first to last of total.
+func manifestLine(id string, total, first, last int, length int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `{"req_id":%q,"total_chunks":%d,"chunks":[`, id, total)
+	for i := first; i <= last; i++ {
+		if i > first {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `{"key":"%s-%d","length":%d}`, id, i, length)
+	}
+	fmt.Fprintf(&b, `],"last":%v}`+"\n", last == total-1)
+	return b.String()
+}
+
+func TestTwoInterleavedRequestsBothReady(t *testing.T) {
+	r := startReceiver(t, receiverOptions{slots: 10, sink: true})
+	text := manifestLine("A", 8, 0, 3, 4096) + manifestLine("B", 8, 0, 3, 4096) +
+		manifestLine("A", 8, 4, 7, 4096) + manifestLine("B", 8, 4, 7, 100)
+	s := send(t, Config{Receivers: []string{r.endpoint}, Stdin: strings.NewReader(text)})
+	sum := s.wait()
+	if sum.Ready != 2 || sum.Sent != 16 || sum.Bytes != 12*4096+4*100 || !sum.Clean() {
+		t.Fatalf("%+v, notes %q", sum, s.notes)
+	}
+}
