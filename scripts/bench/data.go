@@ -1,0 +1,205 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/pd-tools/pd-tools/rdma"
+	"github.com/pd-tools/pd-tools/rdma/engines"
+)
+
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+)
+
+var pieces = []int{64 * kib, 256 * kib, mib, 4 * mib, 8 * mib}
+
+// data compares an engine's writes, from one and from two processes into the
+// buffer of a third, with a copy inside one process. All memory is there
+// before, and larger than the caches.
+func (b *bench) data() error {
+	local, err := b.worker("copier")
+	if err != nil {
+		return err
+	}
+	defer local.stop()
+	walk, err := b.coldWalk(local)
+	if err != nil {
+		return err
+	}
+	for _, engine := range engines.Names() {
+		for _, piece := range pieces {
+			if err := b.writes(engine, local, walk, piece); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// A walk over less than leastWalk may still find its memory in a cache that
+// the machine shares with others; mostWalk is what we are ready to spend.
+const (
+	leastWalk = 256 * mib
+	mostWalk  = 1024 * mib
+)
+
+// coldWalk finds how much memory a copy must walk so that caches no longer
+// help: until twice as much is not 5% slower.
+func (b *bench) coldWalk(local *worker) (int, error) {
+	if b.quick {
+		return 16 * mib, nil
+	}
+	walk := leastWalk
+	speed, err := b.walkSpeed(local, walk)
+	if err != nil {
+		return 0, err
+	}
+	for walk < mostWalk {
+		next, err := b.walkSpeed(local, 2*walk)
+		if err != nil {
+			return 0, err
+		}
+		if next > 0.95*speed {
+			break
+		}
+		walk, speed = 2*walk, next
+	}
+	b.say("cold from %s on: taken", humanize.IBytes(uint64(walk)))
+	return walk, nil
+}
+
+func (b *bench) walkSpeed(local *worker, walk int) (float64, error) {
+	rounds := make([]float64, 5)
+	for i := range rounds {
+		var err error
+		if rounds[i], err = localCopy(local, walk, mib); err != nil {
+			return 0, err
+		}
+	}
+	b.say("local copy over 2 x %s: %s", humanize.IBytes(uint64(walk)), megabytes(median(rounds)))
+	return median(rounds), nil
+}
+
+// localCopy is in MB/s.
+func localCopy(local *worker, walk, piece int) (float64, error) {
+	var s span
+	err := local.ask(copyOrder{walk, piece}, &s)
+	return speed(walk, s), err
+}
+
+func speed(bytes int, s span) float64 {
+	return float64(bytes) / 1e6 / time.Duration(s.End-s.Start).Seconds()
+}
+
+// writes fills one table row each for one and two writers.
+func (b *bench) writes(engine string, local *worker, walk, piece int) error {
+	slots := walk / piece
+	id := fmt.Sprintf("bench-%d-%d", os.Getpid(), piece)
+	target, err := engines.Target(engine, id, slots, int64(piece))
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+	var senders []*sender
+	defer func() {
+		for _, s := range senders {
+			s.stop()
+		}
+	}()
+	// The first two share the work of a pair; the last writes all alone.
+	for i, part := range [][2]int{{0, slots / 2}, {slots / 2, slots - slots/2}, {0, slots}} {
+		token, err := target.Grant(rdma.Writer(i + 1))
+		if err != nil {
+			return err
+		}
+		s, err := b.sender(writeOrder{
+			Engine: engine, Piece: piece, First: part[0], Count: part[1],
+			Attachment: &rdma.Attachment{
+				ReceiverID: id, Token: token, Regions: target.Regions(), SlotSize: int64(piece), Slots: slots,
+			},
+		})
+		if err != nil {
+			return err
+		}
+		senders = append(senders, s)
+	}
+	for i := range slots {
+		if !stamped(target.Slot(i), i) {
+			return fmt.Errorf("%s: slot %d does not hold what was written", engine, i)
+		}
+	}
+	size := humanize.IBytes(uint64(piece))
+	one := b.table.row(megabytes, limit{}, "%s writes, %s, 1 sender", engine, size)
+	two := b.table.row(megabytes, limit{}, "%s writes, %s, 2 senders", engine, size)
+	if piece == mib || piece == 4*mib {
+		one.limit, two.limit = atLeast(0.85), atLeast(1.2)
+	}
+	for range pick(b, 9, 1) {
+		if err := b.ctx.Err(); err != nil {
+			return err
+		}
+		ref, err := localCopy(local, walk, piece)
+		if err != nil {
+			return err
+		}
+		alone, err := together(walk, senders[2])
+		if err != nil {
+			return err
+		}
+		pair, err := together(walk, senders[0], senders[1])
+		if err != nil {
+			return err
+		}
+		one.add(alone, ref)
+		two.add(pair, ref)
+	}
+	b.say("%v", one.cells())
+	b.say("%v", two.cells())
+	return nil
+}
+
+// sender is a writer process with its part of the slots.
+type sender struct {
+	*worker
+	order writeOrder
+}
+
+// sender starts one and has it attach and write its part once.
+func (b *bench) sender(order writeOrder) (*sender, error) {
+	proc, err := b.worker("writer")
+	if err != nil {
+		return nil, err
+	}
+	if err := proc.ask(order, new(span)); err != nil {
+		proc.stop()
+		return nil, err
+	}
+	order.Attachment = nil
+	return &sender{proc, order}, nil
+}
+
+// together has the senders write at the same time; MB/s of all.
+func together(bytes int, senders ...*sender) (float64, error) {
+	for _, s := range senders {
+		if err := s.tell(s.order); err != nil {
+			return 0, err
+		}
+	}
+	var all span
+	for i, s := range senders {
+		var one span
+		if err := s.hear(&one); err != nil {
+			return 0, err
+		}
+		if i == 0 {
+			all = one
+		}
+		all.Start, all.End = min(all.Start, one.Start), max(all.End, one.End)
+	}
+	return speed(bytes, all), nil
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/pd-tools/pd-tools/internal/manifest"
+)
+
+const (
+	e2eChunk   = mib
+	e2eRequest = 32 // chunks
+	e2eBatch   = 8  // chunks
+	e2eWithin  = 2 * time.Minute
+)
+
+// endToEnd compares pd-send to pd-recv, checksums and all, with a copy inside
+// one process of the same bytes. The decoder is --sink. What counts is the time
+// from the first admission to the last request that is ready, by the
+// receiver's events; by then all memory is there.
+func (b *bench) endToEnd() error {
+	slots := pick(b, 512, 64)
+	recv, endpoint, err := b.receiver(slots, e2eChunk, "--sink")
+	if err != nil {
+		return err
+	}
+	defer recv.stop()
+	local, err := b.worker("copier")
+	if err != nil {
+		return err
+	}
+	defer local.stop()
+	walk := slots * e2eChunk
+	requests := pick(b, 128, 2)
+	file, err := b.inMemory(walk)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(filepath.Dir(file))
+	for _, source := range []struct{ name, file string }{{"files in memory", file}, {"patterns", ""}} {
+		row := b.table.row(megabytes, atLeast(0.25), "pd-send to pd-recv, %d MiB chunks, %s : local copy", e2eChunk/mib, source.name)
+		for i := range pick(b, 5, 1) {
+			list := filepath.Join(b.dir, "manifest.jsonl")
+			if err := writeManifest(list, fmt.Sprintf("r%d-%s", i, source.name), requests, source.file, walk); err != nil {
+				return err
+			}
+			ref, err := localCopy(local, walk, e2eChunk)
+			if err != nil {
+				return err
+			}
+			got, err := b.send(recv, endpoint, list, requests)
+			if err != nil {
+				return err
+			}
+			row.add(got, ref)
+		}
+		b.say("%v", row.cells())
+	}
+	return untilIdle(endpoint)
+}
+
+// inMemory makes a file of size bytes whose pages are there, in a directory
+// of its own. They are not all alike.
+func (b *bench) inMemory(size int) (string, error) {
+	dir, err := os.MkdirTemp("/dev/shm", "pd-bench-")
+	if err != nil {
+		return "", err
+	}
+	name := filepath.Join(dir, "kv.bin")
+	content := make([]byte, size)
+	manifest.Pattern(content, "bench")
+	return name, os.WriteFile(name, content, 0o600)
+}
+
+// writeManifest has requests whose chunks walk through the file of walk bytes,
+// again and again; without a file their bytes are patterns.
+func writeManifest(name, prefix string, requests int, file string, walk int) error {
+	var text []byte
+	chunk := 0
+	for r := range requests {
+		id := fmt.Sprintf("%s-%d", prefix, r)
+		for done := 0; done < e2eRequest; done += e2eBatch {
+			batch := manifest.Batch{ReqID: id, Total: e2eRequest, Last: done+e2eBatch == e2eRequest, To: manifest.AnyReceiver}
+			for range e2eBatch {
+				c := manifest.Chunk{Key: fmt.Sprintf("%s-%d", prefix, chunk), Length: e2eChunk, File: file}
+				if file != "" {
+					c.Offset = int64(chunk * e2eChunk % walk)
+				}
+				batch.Chunks = append(batch.Chunks, c)
+				chunk++
+			}
+			text = manifest.AppendLine(text, &batch)
+		}
+	}
+	return os.WriteFile(name, text, 0o600)
+}
+
+// send runs pd-send over a manifest of these many requests; MB/s.
+func (b *bench) send(recv *process, endpoint, list string, requests int) (float64, error) {
+	before, err := os.Stat(recv.out)
+	if err != nil {
+		return 0, err
+	}
+	p, err := b.program("pd-send", "--to", endpoint, "--batch", strconv.Itoa(e2eBatch), list)
+	if err != nil {
+		return 0, err
+	}
+	defer p.stop()
+	if err := p.wait(e2eWithin); err != nil {
+		return 0, err
+	}
+	took, err := firstToLast(recv.out, before.Size(), requests)
+	if err != nil {
+		return 0, err
+	}
+	return float64(requests*e2eRequest*e2eChunk) / 1e6 / took.Seconds(), nil
+}
+
+// firstToLast is the time from the first admission to the last of n requests
+// that is ready, by the events in file from offset on. Events are written
+// within 10 ms; they are waited for.
+func firstToLast(file string, offset int64, n int) (time.Duration, error) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return 0, err
+		}
+		took, ready, err := readyTime(text[offset:])
+		if ready == n || err != nil {
+			return took, err
+		}
+	}
+	return 0, fmt.Errorf("pd-recv wrote of fewer than %d requests that they are ready", n)
+}
+
+// readyTime counts the requests that are ready; a line that is not whole yet
+// is left out.
+func readyTime(events []byte) (took time.Duration, ready int, err error) {
+	var first time.Time
+	for line := range bytes.Lines(events) {
+		if !bytes.HasSuffix(line, []byte("\n")) {
+			break
+		}
+		var e struct {
+			Event string
+			Time  time.Time
+		}
+		if err := json.Unmarshal(line, &e); err != nil {
+			return 0, 0, err
+		}
+		switch {
+		case e.Event == "admitted" && first.IsZero():
+			first = e.Time
+		case e.Event == "ready":
+			took = e.Time.Sub(first)
+			ready++
+		}
+	}
+	return took, ready, nil
+}
