@@ -210,11 +210,13 @@ func normal(v reflect.Value) reflect.Value {
 		for i := range v.NumField() {
 			c.Field(i).Set(normal(v.Field(i)))
 		}
-	case v.Kind() == reflect.Slice && v.Len() > 0:
+	case v.Kind() == reflect.Slice && v.Len() == 0:
+	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Struct:
+		c.Set(reflect.MakeSlice(v.Type(), v.Len(), v.Len()))
 		for i := range v.Len() {
-			c = reflect.Append(c, normal(v.Index(i)))
+			c.Index(i).Set(normal(v.Index(i)))
 		}
-	case v.Kind() != reflect.Slice:
+	default:
 		return v
 	}
 	return c
