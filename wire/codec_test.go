@@ -38,7 +38,7 @@ func everyMessage() []Message {
 				{Key: "k0", Slot: 5, Region: 1, Length: 100, CRC: 1<<32 - 1, HasCRC: true},
 				{Key: "k1", Slot: 6, Length: 7},
 			},
-			SlotSize: 1 << 20, LeaseMS: 15000, ReceiverID: "r-1", Token: []byte{0}, Regions: regions,
+			SlotSize: 1 << 20, SlotCount: 1024, LeaseMS: 15000, ReceiverID: "r-1", Token: []byte{0}, Regions: regions,
 		},
 		&ReleaseRequest{ReqID: "req-a", Keep: true},
 		&ReleaseResponse{Error: "no", Code: CodeUnknownRequest},

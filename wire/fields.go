@@ -211,6 +211,7 @@ func (m *TakeResponse) fields(fs []field) []field {
 		field{"req_id", optional, MaxReqID, &m.ReqID},
 		field{"chunks", optional, 0, &m.Chunks},
 		field{"slot_size", optional, 0, &m.SlotSize},
+		field{"slot_count", optional, 0, &m.SlotCount},
 		field{"lease_ms", optional, 0, &m.LeaseMS},
 		field{"receiver_id", optional, MaxName, &m.ReceiverID},
 		field{"token", optional, 0, &m.Token},

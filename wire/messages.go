@@ -119,6 +119,7 @@ type TakeResponse struct {
 	ReqID      string
 	Chunks     []TakenChunk
 	SlotSize   int64 // bytes
+	SlotCount  int64 // of the whole buffer
 	LeaseMS    int64 // how long the take lasts unless asked again, milliseconds
 	ReceiverID string
 	Token      []byte   // secret with which a local decoder may map the buffer
