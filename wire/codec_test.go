@@ -117,7 +117,7 @@ func TestNames(t *testing.T) {
 		NameCommitResponse:  "type error code ready",
 		NameHeartbeat:       "type epoch",
 		NameTakeRequest:     "type req_id",
-		NameTakeResponse:    "type error code req_id chunks slot_size lease_ms receiver_id token regions",
+		NameTakeResponse:    "type error code req_id chunks slot_size slot_count lease_ms receiver_id token regions",
 		NameReleaseRequest:  "type req_id keep",
 		NameReleaseResponse: "type error code",
 		NameStatRequest:     "type",
