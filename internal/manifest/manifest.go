@@ -31,10 +31,10 @@ const (
 
 // Chunk is one piece of a request's KV.
 type Chunk struct {
-	Key    string
-	File   string // "": the bytes are a pattern made from the key
-	Offset int64  // bytes from the start of File
-	Length int64  // bytes, at least 1
+	Key    string `json:"key"`
+	File   string `json:"file"`   // "": the bytes are a pattern made from the key
+	Offset int64  `json:"offset"` // bytes from the start of File
+	Length int64  `json:"length"` // bytes, at least 1
 }
 
 // Batch is one line: the next chunks of a request.

@@ -142,7 +142,7 @@ func TestConvertZeroChunksAndLimit(t *testing.T) {
 	opt := plain()
 	opt.Limit = 1
 	all := convert(t, traceLine(5, 0)+"not read", opt)
-	if len(all) != 1 || all[0].Total != 0 || !all[0].Last || all[0].Chunks != nil {
+	if len(all) != 1 || all[0].Total != 0 || !all[0].Last || len(all[0].Chunks) != 0 {
 		t.Errorf("batches %+v", all)
 	}
 }
