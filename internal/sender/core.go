@@ -335,8 +335,10 @@ func (c *core) undo(req *request, v verdict) {
 func (c *core) cancelThere(req *request) {
 	switch {
 	case req.session.over:
+		req.owes = false
 		c.owed--
 	case req.fence == 0:
+		req.owes = false
 		c.enqueue(cancel, req, nil)
 		c.pump(req.receiver)
 	}

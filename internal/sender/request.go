@@ -35,7 +35,7 @@ type request struct {
 	open     int      // batches not done
 	jobs     []*job   // under way
 	fence    int      // writes that may be under way although the request has ended
-	owes     bool     // it has ended and is to be cancelled at its receiver
+	owes     bool     // it has ended and is to be cancelled at its receiver, which is not asked yet
 	cost     int64    // bytes of memory its unfinished batches count for
 	young    *list.Element
 	verdict  *verdict // how it ends as soon as the proxy's notice is withdrawn
