@@ -69,14 +69,17 @@ func (l *Lines) JSON(v any) {
 func (l *Lines) Text(line string) { l.Raw(append([]byte(line), '\n')) }
 
 // Raw queues bytes that end in a newline. They are copied.
-func (l *Lines) Raw(line []byte) {
+func (l *Lines) Raw(line []byte) { l.Batch(line, 1) }
+
+// Batch queues n lines at a time, or drops them. They are copied.
+func (l *Lines) Batch(lines []byte, n int) {
 	l.mu.Lock()
 	switch {
 	case l.broken || l.closed:
-	case l.drops > 0 || len(l.queue)+len(line) > l.limit:
-		l.drops++
+	case l.drops > 0 || len(l.queue)+len(lines) > l.limit:
+		l.drops += uint64(n)
 	default:
-		l.queue = append(l.queue, line...)
+		l.queue = append(l.queue, lines...)
 	}
 	l.mu.Unlock()
 	l.kick()
