@@ -10,5 +10,5 @@
 // Start with messages.go for what there is, fields.go for how it lies on the
 // wire, decode.go for how hostile bytes are met. The msgpack library writes
 // and reads the Snapshot only: for the rest it is too lenient (nil passes for
-// 0, bin for str) and, with checks around it, more than twice as slow.
+// 0, bin for str) and, with checks around it, about twice as slow.
 package wire
