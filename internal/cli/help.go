@@ -88,15 +88,16 @@ func indent(text string) string {
 	return "  " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  ")
 }
 
-// version is the module's, with the revision it was built from where known.
+// version is the module's, which has the revision in it where known; a build
+// without a version has at least the revision.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"
 	}
 	v := strings.Trim(info.Main.Version, "()")
-	if v == "" {
-		v = "devel"
+	if v != "" && v != "devel" {
+		return v
 	}
 	for _, s := range info.Settings {
 		switch {
@@ -106,5 +107,5 @@ func version() string {
 			v += " (modified)"
 		}
 	}
-	return v
+	return strings.TrimSpace("devel " + strings.TrimPrefix(v, "devel"))
 }

@@ -109,6 +109,26 @@ func (l *Log) Close(ctx context.Context) error {
 	return l.lines.Close(ctx)
 }
 
+// flushGrace is how long the last output may take once a program was told to
+// stop, and its last messages in any case.
+const flushGrace = time.Second
+
+// Flush writes what is queued for stdout and then for stderr. It waits for a
+// slow reader of stdout until ctx is done and a second longer; what is left
+// then is lost, and said on stderr.
+func Flush(ctx context.Context, out *Lines, log *Log) {
+	patience, giveUp := context.WithCancel(context.Background())
+	defer giveUp()
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(flushGrace, giveUp) })
+	defer stop()
+	if err := out.Close(patience); err != nil {
+		log.Printf("%v", err)
+	}
+	brief, cancel := context.WithTimeout(context.Background(), flushGrace)
+	defer cancel()
+	_ = log.Close(brief)
+}
+
 // Escape makes text from a peer safe for a terminal and for one line: what is
 // not printable stands as \n, \x1b or \u202e, as in Go and in JSON strings.
 func Escape(s string) string {

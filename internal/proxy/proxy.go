@@ -1,0 +1,246 @@
+// Package proxy collects the notifications of senders and receivers and tells
+// which requests are ready. It knows nothing of buffers, slots or chunks. Tally
+// decides what a notification means; Run is the socket around it: one
+// goroutine that owns both.
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pebbe/zmq4"
+
+	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+const (
+	// maxFrame is the largest notification taken, bytes: a req_id and a reason.
+	maxFrame = 64 << 10
+	// recvQueue is how many notifications ZeroMQ keeps for us, a peer.
+	recvQueue = 256
+	// batch is how many notifications are read before the loop looks up.
+	batch = 1024
+	// defaultQuiet is how long nothing must come for all that has arrived to be
+	// read: ZeroMQ moves it from the kernel to its queue piece by piece.
+	defaultQuiet = 100 * time.Millisecond
+	// drainLimit bounds the reading at the end, however much keeps coming.
+	drainLimit = 3 * time.Second
+)
+
+// ErrTimeout is what Run returns when Config.Timeout has passed.
+var ErrTimeout = errors.New("time is up")
+
+// Config says what Run does. Its functions must not block.
+type Config struct {
+	Listen  string
+	Expect  int           // notifications of a request until it is ready, at least 1
+	Count   int           // end after so many requests; 0: go on
+	Timeout time.Duration // end with ErrTimeout; 0: never
+
+	Listening func(endpoint string)   // called once, when peers can connect
+	Tell      func(Outcome)           // called for each request as it ends
+	Warn      func(kind, text string) // for people; a peer can cause as many as it likes
+
+	quiet time.Duration // tests: instead of defaultQuiet
+}
+
+// Summary is what Run did.
+type Summary struct {
+	Counters
+	Pending   int    // requests that wait for more notifications
+	BadFrames uint64 // messages that were no notification
+}
+
+func (s Summary) String() string {
+	return fmt.Sprintf("%d ready, %d failed, %d pending, %d duplicates, %d late failures, %d forgotten, %d bad frames",
+		s.Ready, s.Failed, s.Pending, s.Duplicates, s.LateFailures, s.Forgotten, s.BadFrames)
+}
+
+// Run collects until ctx is done, Count requests have ended or Timeout has
+// passed. Then it reads what has arrived, so that no notification that was
+// handed to it is lost: more than Count requests may be told.
+func Run(ctx context.Context, cfg Config) (Summary, error) {
+	zctx, err := sock.NewContext()
+	if err != nil {
+		return Summary{}, err
+	}
+	defer zctx.Close()
+	c, err := open(zctx, cfg)
+	if err != nil {
+		return Summary{}, err
+	}
+	defer c.close()
+	cfg.Listening(c.endpoint)
+
+	if cfg.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, cfg.Timeout, ErrTimeout)
+		defer cancel()
+	}
+	stop := context.AfterFunc(ctx, c.waker.Wake)
+	defer stop()
+	err = c.collect(ctx)
+	if err == nil {
+		err = c.drain()
+	}
+	if err == nil && !c.full() && context.Cause(ctx) == ErrTimeout {
+		err = ErrTimeout
+	}
+	return c.summary(), err
+}
+
+// collector owns the socket.
+type collector struct {
+	cfg      Config
+	socket   *zmq4.Socket
+	endpoint string
+	waker    *sock.Waker
+	poller   *zmq4.Poller
+	tally    *Tally
+	bad      uint64
+}
+
+func open(zctx *sock.Context, cfg Config) (*collector, error) {
+	if cfg.quiet == 0 {
+		cfg.quiet = defaultQuiet
+	}
+	c := &collector{cfg: cfg, tally: NewTally(cfg.Expect), poller: zmq4.NewPoller()}
+	var err error
+	if c.socket, c.endpoint, err = zctx.Listen(zmq4.PULL, cfg.Listen, sock.Options{MaxFrame: maxFrame, RecvQueue: recvQueue}); err != nil {
+		return nil, err
+	}
+	if c.waker, err = zctx.NewWaker(); err != nil {
+		c.socket.Close()
+		return nil, err
+	}
+	c.poller.Add(c.socket, zmq4.POLLIN)
+	c.poller.Add(c.waker.Socket(), zmq4.POLLIN)
+	return c, nil
+}
+
+func (c *collector) close() {
+	c.waker.Close()
+	c.socket.Close()
+}
+
+func (c *collector) collect(ctx context.Context) error {
+	for ctx.Err() == nil && !c.full() {
+		if _, err := sock.Wait(c.poller, -1); err != nil {
+			return err
+		}
+		c.waker.Drain()
+		if _, err := c.readBatch(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// full says whether Count requests have ended.
+func (c *collector) full() bool {
+	return c.cfg.Count > 0 && c.tally.Counters.Ready+c.tally.Counters.Failed >= uint64(c.cfg.Count)
+}
+
+// drain reads until nothing comes any more. New peers are heard, too: ZeroMQ's
+// unbind would cut the connections there are.
+func (c *collector) drain() error {
+	poller := zmq4.NewPoller()
+	poller.Add(c.socket, zmq4.POLLIN)
+	for end := time.Now().Add(drainLimit); time.Now().Before(end); {
+		if _, err := sock.Wait(poller, c.cfg.quiet); err != nil {
+			return err
+		}
+		if n, err := c.readBatch(); err != nil || n == 0 {
+			return err
+		}
+	}
+	return nil
+}
+
+// readBatch handles what is there, up to a bound, and says how much it was.
+func (c *collector) readBatch() (int, error) {
+	for n := range batch {
+		frames, err := sock.Recv(c.socket, 2)
+		switch {
+		case errors.Is(err, sock.ErrAgain):
+			return n, nil
+		case err != nil && !errors.Is(err, sock.ErrFrames):
+			return n, err
+		}
+		c.handle(frames, err)
+	}
+	return batch, nil
+}
+
+func (c *collector) handle(frames [][]byte, framing error) {
+	m, err := decode(frames, framing)
+	if err != nil {
+		c.bad++
+		c.cfg.Warn("bad frames", fmt.Sprintf("bad frame: %v", err))
+		return
+	}
+	o, effect := c.book(m)
+	switch effect {
+	case Ended:
+		c.cfg.Tell(o)
+	case Forgetful:
+		c.cfg.Warn("forgotten", fmt.Sprintf("%d requests wait for more notifications: forgot the oldest", c.tally.Pending()))
+	case LateFailure:
+		c.cfg.Warn("late failures", fmt.Sprintf("%s failed after it was told as ready: %s", o.ReqID, o.Reason))
+	}
+}
+
+func (c *collector) book(m wire.Message) (Outcome, Effect) {
+	now := time.Now().UTC()
+	if fail, ok := m.(*wire.FailNotif); ok {
+		return c.tally.Failed(now, fail.ReqID, fail.Reason)
+	}
+	return c.tally.Ready(now, m.(*wire.ProxyNotif).ReqID)
+}
+
+// decode takes a notification as one frame, or behind one empty frame, which
+// some senders put in front.
+func decode(frames [][]byte, framing error) (wire.Message, error) {
+	if framing != nil {
+		return nil, framing
+	}
+	if len(frames) == 2 && len(frames[0]) == 0 {
+		frames = frames[1:]
+	}
+	if len(frames) != 1 {
+		return nil, fmt.Errorf("message of %d frames, want 1", len(frames))
+	}
+	m, err := wire.Decode(frames[0])
+	if err != nil {
+		return nil, fmt.Errorf("%d bytes: %w", len(frames[0]), err)
+	}
+	if err := check(m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// check says what makes a message no notification.
+func check(m wire.Message) error {
+	var reqID string
+	switch m := m.(type) {
+	case *wire.ProxyNotif:
+		reqID = m.ReqID
+	case *wire.FailNotif:
+		reqID = m.ReqID
+	default:
+		return fmt.Errorf("%s is no notification", strings.TrimPrefix(fmt.Sprintf("%T", m), "*wire."))
+	}
+	if reqID == "" {
+		return errors.New("req_id is empty")
+	}
+	return nil
+}
+
+func (c *collector) summary() Summary {
+	return Summary{Counters: c.tally.Counters, Pending: c.tally.Pending(), BadFrames: c.bad}
+}

@@ -1,0 +1,270 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pebbe/zmq4"
+	"go.uber.org/goleak"
+
+	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+const patience = 20 * time.Second
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// running is a Run in the background.
+type running struct {
+	endpoint string
+	cancel   context.CancelFunc
+	told     chan Outcome
+	warned   chan string
+	done     chan struct{}
+	summary  Summary // these two when done is closed
+	err      error
+}
+
+func start(t *testing.T, cfg Config) *running {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	r := &running{cancel: cancel, told: make(chan Outcome, 100_000), warned: make(chan string, 1000), done: make(chan struct{})}
+	listening := make(chan string, 1)
+	cfg.Listen = "tcp://127.0.0.1:*"
+	cfg.Expect = max(cfg.Expect, 1)
+	cfg.Listening = func(endpoint string) { listening <- endpoint }
+	cfg.Tell = func(o Outcome) { r.told <- o }
+	cfg.Warn = func(_, text string) { r.warned <- text }
+	go func() {
+		defer close(r.done)
+		r.summary, r.err = Run(ctx, cfg)
+	}()
+	t.Cleanup(func() { cancel(); <-r.done })
+	select {
+	case r.endpoint = <-listening:
+	case <-r.done:
+		t.Fatal(r.err)
+	}
+	return r
+}
+
+func (r *running) wait(t *testing.T) (Summary, error) {
+	t.Helper()
+	select {
+	case <-r.done:
+	case <-time.After(patience):
+		t.Fatal("Run does not end")
+	}
+	return r.summary, r.err
+}
+
+func (r *running) next(t *testing.T) Outcome {
+	t.Helper()
+	select {
+	case o := <-r.told:
+		return o
+	case <-time.After(patience):
+		t.Fatal("nothing is told")
+	}
+	panic("unreachable")
+}
+
+// push sends each message, given as frames, over one connection, and returns
+// when ZeroMQ has handed all to the kernel.
+func push(t *testing.T, endpoint string, messages ...[][]byte) {
+	t.Helper()
+	if err := tryPush(endpoint, messages); err != nil {
+		t.Error(err)
+	}
+}
+
+func tryPush(endpoint string, messages [][][]byte) error {
+	zctx, err := sock.NewContext()
+	if err != nil {
+		return err
+	}
+	s, err := zctx.Dial(zmq4.PUSH, endpoint, sock.Options{Linger: patience})
+	if err != nil {
+		return err
+	}
+	poller := zmq4.NewPoller()
+	poller.Add(s, zmq4.POLLOUT)
+	for _, frames := range messages {
+		if _, err := sock.Wait(poller, patience); err != nil {
+			return err
+		}
+		if err := sock.Send(s, frames...); err != nil {
+			return err
+		}
+	}
+	s.Close()
+	return zctx.Close()
+}
+
+func ready(id string) [][]byte {
+	return [][]byte{wire.Append(nil, &wire.ProxyNotif{ReqID: id})}
+}
+
+func failed(id, reason string) [][]byte {
+	return [][]byte{wire.Append(nil, &wire.FailNotif{ReqID: id, Reason: reason})}
+}
+
+func TestOutcome(t *testing.T) {
+	r := start(t, Config{Expect: 2, Count: 2})
+	push(t, r.endpoint, ready("A"), ready("B"), failed("A", "no room"), ready("B"))
+	a, b := r.next(t), r.next(t)
+	for _, o := range []Outcome{a, b} {
+		if age := time.Since(o.Time); age < 0 || age > patience || o.Time.Location() != time.UTC {
+			t.Errorf("time is %v", o.Time)
+		}
+	}
+	a.Time, b.Time = time.Time{}, time.Time{}
+	if want := (Outcome{ReqID: "A", Status: Failed, Notifs: 2, Reason: "no room"}); a != want {
+		t.Errorf("told %+v, want %+v", a, want)
+	}
+	if want := (Outcome{ReqID: "B", Status: Ready, Notifs: 2}); b != want {
+		t.Errorf("told %+v, want %+v", b, want)
+	}
+	if s, err := r.wait(t); err != nil || s.Ready != 1 || s.Failed != 1 {
+		t.Errorf("%v, %v", s, err)
+	}
+}
+
+// F8: whatever arrives, every good request is served, and the bad ones counted.
+func TestBadFrames(t *testing.T) {
+	r := start(t, Config{})
+	seven := slices.Repeat([][]byte{[]byte("x")}, 7)
+	good := ready("G")[0]
+	bad := []struct {
+		frames [][]byte
+		want   string // what is said
+	}{
+		{[][]byte{{}}, "0 bytes"},
+		{[][]byte{[]byte("x")}, "1 bytes"},
+		{seven, "too many frames"},
+		{[][]byte{[]byte("GET / HTTP/1.1\r\n\r\n")}, "18 bytes"},
+		{[][]byte{[]byte(strings.Repeat("\xc1\x07\xff", 341))}, "1023 bytes"},
+		{[][]byte{{0x05}}, "1 bytes"},
+		{[][]byte{[]byte("\x82\xa4type\xa8Surprise\xa6req_id\xa1A")}, "Surprise"},
+		{[][]byte{good, {}}, "message of 2 frames"},
+		{[][]byte{{}, {}}, "0 bytes"},
+		{ready(""), "req_id is empty"},
+		{failed("", "why"), "req_id is empty"},
+		{[][]byte{wire.Append(nil, &wire.CancelNotif{ReqID: "A"})}, "CancelNotif is no notification"},
+		{[][]byte{wire.Append(nil, &wire.StatRequest{})}, "StatRequest is no notification"},
+	}
+	for i, tc := range bad {
+		id := fmt.Sprintf("good-%d", i)
+		push(t, r.endpoint, tc.frames, ready(id))
+		if o := r.next(t); o.ReqID != id || o.Status != Ready {
+			t.Errorf("after bad frame %d: told %+v", i, o)
+		}
+		if text := <-r.warned; !strings.Contains(text, tc.want) {
+			t.Errorf("bad frame %d: said %q, want %q", i, text, tc.want)
+		}
+	}
+	r.cancel()
+	if s, err := r.wait(t); err != nil || s.BadFrames != uint64(len(bad)) || s.Ready != uint64(len(bad)) {
+		t.Errorf("%v, %v; want %d of each", s, err, len(bad))
+	}
+}
+
+// A delimiter in front of the notification does no harm.
+func TestEmptyFrameInFront(t *testing.T) {
+	r := start(t, Config{Count: 2})
+	push(t, r.endpoint, append([][]byte{{}}, ready("A")...), append([][]byte{{}}, failed("B", "")...))
+	if a, b := r.next(t), r.next(t); a.ReqID != "A" || b.ReqID != "B" {
+		t.Errorf("told %+v, %+v", a, b)
+	}
+}
+
+// All that has arrived is told before it ends: one connection's notifications
+// lie in ZeroMQ's queue and in the kernel when Run is told to stop.
+func TestDrains(t *testing.T) {
+	for _, count := range []int{0, 1} { // ends when cancelled, or by itself
+		t.Run(fmt.Sprint("count ", count), func(t *testing.T) {
+			t.Parallel()
+			const n = 5000
+			r := start(t, Config{Count: count, quiet: time.Second})
+			var messages [][][]byte
+			for i := range n {
+				messages = append(messages, ready(fmt.Sprint("r", i)))
+			}
+			push(t, r.endpoint, messages...)
+			if count == 0 {
+				r.cancel()
+			}
+			if s, err := r.wait(t); err != nil || s.Ready != n || len(r.told) != n {
+				t.Errorf("%v, told %d, want %d: %v", s, len(r.told), n, err)
+			}
+		})
+	}
+}
+
+func TestTimeout(t *testing.T) {
+	begin := time.Now()
+	r := start(t, Config{Count: 2, Timeout: 100 * time.Millisecond})
+	if _, err := r.wait(t); !errors.Is(err, ErrTimeout) || time.Since(begin) < 100*time.Millisecond {
+		t.Errorf("after %v: %v", time.Since(begin), err)
+	}
+	r = start(t, Config{Count: 1, Timeout: patience})
+	push(t, r.endpoint, ready("A"))
+	if s, err := r.wait(t); err != nil || s.Ready != 1 {
+		t.Errorf("%v, %v", s, err)
+	}
+}
+
+// Many senders at once, all notifications twice: each id once.
+func TestManySenders(t *testing.T) {
+	const senders, each = 8, 1000
+	r := start(t, Config{Count: senders * each})
+	var wg sync.WaitGroup
+	for range 2 {
+		for s := range senders {
+			wg.Go(func() {
+				var messages [][][]byte
+				for i := range each {
+					messages = append(messages, ready(fmt.Sprintf("%d-%d", s, i)))
+				}
+				push(t, r.endpoint, messages...)
+			})
+		}
+	}
+	seen := map[string]bool{}
+	for range senders * each {
+		o := r.next(t)
+		if seen[o.ReqID] {
+			t.Fatalf("%s is told twice", o.ReqID)
+		}
+		seen[o.ReqID] = true
+	}
+	wg.Wait()
+	if s, err := r.wait(t); err != nil || s.Ready != senders*each {
+		t.Errorf("%v, %v", s, err)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	r := start(t, Config{})
+	push(t, r.endpoint, ready("A"), failed("A", "expired"))
+	r.next(t)
+	if text := <-r.warned; text != "A failed after it was told as ready: expired" {
+		t.Error(text)
+	}
+}
+
+func TestPortTaken(t *testing.T) {
+	r := start(t, Config{})
+	begin := time.Now()
+	_, err := Run(t.Context(), Config{Listen: r.endpoint, Expect: 1})
+	if err == nil || !strings.Contains(err.Error(), r.endpoint) || time.Since(begin) > time.Second {
+		t.Errorf("after %v: %v; want an error within 1s that names %s", time.Since(begin), err, r.endpoint)
+	}
+}
