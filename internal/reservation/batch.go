@@ -63,7 +63,7 @@ func (m *Machine) alloc(ev Alloc) {
 	m.wait(r, b)
 	switch {
 	case !waits:
-		if !r.admitted || m.cfg.Mode == None && b.fresh > 0 {
+		if (!r.admitted || m.cfg.Mode == None) && m.need(r) > 0 {
 			m.queue.passedBy()
 		}
 		m.admit(r, m.now)

@@ -74,6 +74,7 @@ func (m *Machine) gone(ev Gone) {
 	s.grants = without(s.grants, ev.Writer)
 	delete(m.writers, ev.Writer)
 	if current {
+		m.fx.Ended = append(m.fx.Ended, ev.Writer)
 		m.endSender(s, "its sender is gone: connection closed", len(s.grants) > 0)
 	}
 }

@@ -70,7 +70,7 @@ func (m *Machine) expire() {
 
 // due ends a silent sender: "--lease of silence ends all of it".
 func (s *sender) due(m *Machine) {
-	if at := s.heard + m.cfg.Lease; at > m.now {
+	if at := s.heard + m.cfg.Lease; at > s.timer.at {
 		m.arm(&s.timer, at)
 		return
 	}
@@ -140,7 +140,7 @@ func (r *request) due(m *Machine) {
 	if !ok {
 		return
 	}
-	if at > m.now {
+	if at > r.timer.at {
 		m.arm(&r.timer, at)
 		return
 	}

@@ -1,0 +1,290 @@
+package reservation
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+// watcher holds the machine to §5 from outside: it sees messages, answers,
+// records and ledgers, and knows nothing of how either machine or model came
+// to them.
+type watcher struct {
+	cfg   Config
+	open  map[Tag]bool // false: answered
+	alive map[string]*seen
+	ended map[string]Time // by sender and request, when; kept for cfg.Memory
+	// places are slots that a writer may still write to: it was told to and has
+	// neither committed nor cancelled. A slot that got new memory is another
+	// place.
+	places map[memoryPlace]writing
+	region map[int]int
+	grants map[string][]uint64 // of an attached sender: writers that are not gone
+	last   wire.Counters
+}
+
+// memoryPlace is a slot and where its memory is.
+type memoryPlace struct{ slot, region int }
+
+// writing is who may write a chunk. One that never attached has no writer: it
+// has no access of ours.
+type writing struct {
+	sender, req, key string
+	length           int64
+	writers          []uint64
+}
+
+// seen is what the records told of a live request.
+type seen struct {
+	sender string
+	kinds  []Kind
+}
+
+// toWrite is one chunk as a sender knows it.
+type toWrite struct {
+	key    string
+	slot   int
+	length int64
+}
+
+func newWatcher(cfg Config) watcher {
+	return watcher{
+		cfg: cfg, open: map[Tag]bool{}, alive: map[string]*seen{}, ended: map[string]Time{},
+		places: map[memoryPlace]writing{}, region: map[int]int{}, grants: map[string][]uint64{},
+	}
+}
+
+func (v *watcher) asked(t *tag) { v.open[t] = true }
+
+// unanswered counts the messages that still wait for their answer.
+func (v *watcher) unanswered() int {
+	n := 0
+	for _, open := range v.open {
+		if open {
+			n++
+		}
+	}
+	return n
+}
+
+// toWrite is what a sender was told to write for a request and has not
+// committed, in order of slots.
+func (v *watcher) toWrite(sender, req string) []toWrite {
+	var list []toWrite
+	for at, wr := range v.places {
+		if wr.sender == sender && wr.req == req && at.region == v.region[at.slot] {
+			list = append(list, toWrite{wr.key, at.slot, wr.length})
+		}
+	}
+	slices.SortFunc(list, func(a, b toWrite) int { return a.slot - b.slot })
+	return list
+}
+
+// attached: under the new grant it may write for the requests that live what it
+// could before, and what it had been told before it attached. One that has
+// ended it has been told of.
+func (v *watcher) attached(sender string, writer uint64) {
+	for at, wr := range v.places {
+		if wr.sender == sender && v.alive[sender+" "+wr.req] != nil && (len(wr.writers) == 0 || slices.ContainsFunc(v.grants[sender], func(g uint64) bool { return slices.Contains(wr.writers, g) })) {
+			wr.writers = append(slices.Clone(wr.writers), writer)
+			v.places[at] = wr
+		}
+	}
+	v.grants[sender] = append(v.grants[sender], writer)
+}
+
+func (v *watcher) gone(writer uint64) {
+	for at, wr := range v.places {
+		if !slices.Contains(wr.writers, writer) {
+			continue
+		}
+		wr.writers = slices.DeleteFunc(slices.Clone(wr.writers), func(g uint64) bool { return g == writer })
+		v.places[at] = wr
+		if len(wr.writers) == 0 {
+			delete(v.places, at)
+		}
+	}
+	for s, grants := range v.grants {
+		v.grants[s] = slices.DeleteFunc(grants, func(g uint64) bool { return g == writer })
+	}
+}
+
+// revoked: the slots have new memory; a late write goes to the old.
+func (v *watcher) revoked(slots []int, region int) {
+	for _, s := range slots {
+		v.region[s] = region
+	}
+}
+
+func (v *watcher) see(now Time, fx *Effects, snap *wire.Snapshot) error {
+	for id, at := range v.ended {
+		if memory := v.cfg.Memory; memory > 0 && now-at >= memory {
+			delete(v.ended, id)
+		}
+	}
+	for _, a := range fx.Answers {
+		open, known := v.open[a.Tag]
+		if !open {
+			return fmt.Errorf("%v is answered, known %v, and not open", a.Tag, known)
+		}
+		v.open[a.Tag] = false
+		if err := v.answer(a.Tag.(*tag), a.Msg); err != nil {
+			return fmt.Errorf("%v: %w", a.Tag, err)
+		}
+	}
+	for _, s := range snap.Senders {
+		if !s.Attached {
+			delete(v.grants, s.Sender)
+		}
+	}
+	for s := range v.grants {
+		if !slices.ContainsFunc(snap.Senders, func(x wire.SnapshotSender) bool { return x.Sender == s }) {
+			delete(v.grants, s)
+		}
+	}
+	for _, r := range fx.Records {
+		if err := v.record(now, r); err != nil {
+			return fmt.Errorf("record %s of %s %s: %w", r.Kind, r.Sender, r.ReqID, err)
+		}
+	}
+	return v.ledger(snap)
+}
+
+// ledger: §5.1, and counters only grow.
+func (v *watcher) ledger(snap *wire.Snapshot) error {
+	s := snap.Slots
+	if s.Promised+s.Held+s.Quarantined+s.Free != s.Total || min(s.Promised, s.Held, s.Quarantined, s.Free) < 0 {
+		return fmt.Errorf("ledger %+v", s)
+	}
+	if s.Ready > s.Written || s.Written > s.Held {
+		return fmt.Errorf("ready, written, held are not within each other: %+v", s)
+	}
+	if v.cfg.Mode == None && s.Promised != 0 {
+		return fmt.Errorf("mode none promises %d", s.Promised)
+	}
+	was, is := v.last, snap.Counters
+	if is.Admitted < was.Admitted || is.Released < was.Released || is.Ready < was.Ready || is.Expired < was.Expired {
+		return fmt.Errorf("counters fell from %+v to %+v", was, is)
+	}
+	if len(snap.Requests) == 0 && (s.Promised != 0 || s.Held != 0 || len(snap.Queue) != 0) {
+		return fmt.Errorf("no request lives and %+v is left", s)
+	}
+	v.last = is
+	return nil
+}
+
+// answer follows who may write where. A place that one chunk's writer may write
+// to is given to no other chunk.
+func (v *watcher) answer(t *tag, msg any) error {
+	switch msg := msg.(type) {
+	case *wire.AllocResponse:
+		if t.op.verb == "cancel" {
+			v.dropPlaces(t.op.who, t.op.req, "")
+		}
+		if t.op.verb == "alloc" && msg.Code == "" {
+			return v.granted(t, msg)
+		}
+	case *wire.CommitResponse:
+		if msg.Code != "" {
+			return nil
+		}
+		if slot, ok := t.op.opt("slot"); ok {
+			n, _ := strconv.Atoi(slot)
+			delete(v.places, memoryPlace{n, v.region[n]})
+		} else if t.op.keys == nil {
+			v.dropPlaces(t.op.who, t.op.req, "")
+		}
+		for _, key := range t.op.keys {
+			v.dropPlaces(t.op.who, t.op.req, key)
+		}
+	}
+	return nil
+}
+
+func (v *watcher) dropPlaces(sender, req, key string) {
+	for at, wr := range v.places {
+		if wr.sender == sender && wr.req == req && (key == "" || wr.key == key) && at.region == v.region[at.slot] {
+			delete(v.places, at)
+		}
+	}
+}
+
+func (v *watcher) granted(t *tag, msg *wire.AllocResponse) error {
+	q := t.op.allocRequest()
+	sent := map[int]bool{}
+	for _, i := range msg.AlreadySentIndexes {
+		sent[int(i)] = true
+	}
+	told := map[int64]bool{}
+	next := 0
+	for i, key := range q.Keys {
+		if sent[i] {
+			continue
+		}
+		slot := msg.RemoteIndexes[next]
+		if told[slot] {
+			return fmt.Errorf("slot %d stands twice in one answer", slot)
+		}
+		told[slot] = true
+		at := memoryPlace{slot: int(slot), region: v.region[int(slot)]}
+		if len(msg.Regions) > 0 && int(msg.Regions[next]) != at.region {
+			return fmt.Errorf("slot %d is in region %d, told %d", slot, at.region, msg.Regions[next])
+		}
+		next++
+		wr := writing{sender: t.op.who, req: t.op.req, key: key, length: chunkLength(q, i), writers: slices.Clone(v.grants[t.op.who])}
+		if had := v.places[at]; len(had.writers) > 0 && (had.sender != wr.sender || had.req != wr.req || had.key != wr.key) {
+			return fmt.Errorf("slot %d goes to %s %s %s while %s may still write %s %s there", slot, wr.sender, wr.req, key, had.sender, had.req, had.key)
+		}
+		if r := v.alive[t.op.who+" "+t.op.req]; r == nil || !slices.Contains(r.kinds, Ready) {
+			v.places[at] = wr // when ready all counts as written
+		}
+	}
+	return nil
+}
+
+// record: a request ends once, and once it has ended it is neither admitted nor
+// ready again while it is remembered.
+func (v *watcher) record(now Time, r Record) error {
+	id := r.Sender + " " + r.ReqID
+	if r.Kind == Rejected && v.alive[id] == nil {
+		if _, again := v.ended[id]; again && v.cfg.Remember == 0 {
+			return fmt.Errorf("it had ended before")
+		}
+		v.ended[id] = now
+		return nil
+	}
+	if _, again := v.ended[id]; again && v.cfg.Remember == 0 {
+		return fmt.Errorf("it has ended")
+	}
+	s := v.alive[id]
+	if s == nil {
+		s = &seen{sender: r.Sender}
+		v.alive[id] = s
+	}
+	if slices.Contains(s.kinds, r.Kind) {
+		return fmt.Errorf("for the second time, after %v", s.kinds)
+	}
+	s.kinds = append(s.kinds, r.Kind)
+	if r.Kind == Ready {
+		v.dropPlaces(r.Sender, r.ReqID, "") // all is written
+	}
+	if r.Kind <= Ready {
+		if n := len(s.kinds); n > 1 && s.kinds[n-2] >= r.Kind {
+			return fmt.Errorf("after %v", s.kinds[:n-1])
+		}
+		return nil
+	}
+	if r.Kind == Released && !slices.Contains(s.kinds, Ready) || r.Unread != (r.Kind == Expired && slices.Contains(s.kinds, Ready)) {
+		return fmt.Errorf("unread %v after %v", r.Unread, s.kinds)
+	}
+	for at, wr := range v.places {
+		if wr.sender == r.Sender && wr.req == r.ReqID && len(wr.writers) == 0 {
+			delete(v.places, at)
+		}
+	}
+	delete(v.alive, id)
+	v.ended[id] = now
+	return nil
+}
