@@ -71,7 +71,7 @@ func newSim(t *testing.T, seed uint64) *sim {
 		begun: map[*job]bool{}, inUse: map[int]bool{}, withdrawn: map[string]bool{},
 		results: map[string]*Result{}, notified: map[string]bool{}, failures: map[string]int{}, cancelled: map[string]bool{},
 	}
-	cfg := coreConfig{timeout: 10 * time.Second, batch: 1 + s.rnd.IntN(4), pending: 1 << 30, proxy: s.rnd.IntN(4) > 0}
+	cfg := coreConfig{timeout: time.Duration(1+s.rnd.IntN(10)) * time.Second, batch: 1 + s.rnd.IntN(4), pending: 1 << 30, proxy: s.rnd.IntN(4) > 0}
 	if s.rnd.IntN(3) == 0 {
 		cfg.pending = int64(500 + s.rnd.IntN(3000))
 	}
@@ -456,6 +456,9 @@ func (s *sim) seldom(r *simReceiver) {
 			s.core.interrupt(s.now, "interrupted")
 			s.closed = true
 		}
+	}
+	if r.session != nil && s.rnd.IntN(5) > 0 {
+		r.session.heard.Store(int64(s.now)) // a heartbeat was answered
 	}
 	s.core.expire(s.now)
 }
