@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -259,11 +261,39 @@ func TestHelpToAFullDisk(t *testing.T) {
 	}
 }
 
-func TestCompletion(t *testing.T) {
+func TestCompletionScripts(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		_, code, stdout, _ := run(t, "--completion", shell)
 		if code != ExitOK || !strings.Contains(stdout, "pd-test") || strings.Contains(stdout, "PROG") || strings.Contains(stdout, "FUNC") {
 			t.Errorf("%s: exit %d\n%s", shell, code, stdout)
+		}
+	}
+}
+
+// bash, with the script loaded, completes commands and flags.
+func TestCompletionInBash(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("no bash here")
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(os.Args[0], filepath.Join(dir, "pd-test")); err != nil {
+		t.Fatal(err)
+	}
+	_, _, script, _ := run(t, "--completion", "bash")
+	for words, want := range map[string]string{
+		"pd-test ":                 "serve take fail sigint sigterm",
+		"pd-test --li":             "--listen",
+		"pd-test take --":          "--help --keep",
+		"pd-test --json --lease 1": "",
+	} {
+		array := `"` + strings.Join(strings.Split(words, " "), `" "`) + `"`
+		cmd := exec.CommandContext(patient(t), bash, "--norc", "-c", script+`
+COMP_WORDS=(`+array+`); COMP_CWORD=$((${#COMP_WORDS[@]}-1)); _pd_test; echo "${COMPREPLY[*]}"`)
+		cmd.Env = append(os.Environ(), asProgram+"=app", "PATH="+dir+":"+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		if got := strings.TrimSpace(string(out)); err != nil || got != want {
+			t.Errorf("%q completes to %q, want %q (%v)", words, got, want, err)
 		}
 	}
 }

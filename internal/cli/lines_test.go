@@ -190,7 +190,7 @@ func TestWriteErrorIsToldOnce(t *testing.T) {
 	}
 }
 
-// asProgram makes the test binary a program that writes lines for ever.
+// asProgram makes the test binary one of the programs below.
 const asProgram = "PD_CLI_TEST_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -199,6 +199,8 @@ func TestMain(m *testing.M) {
 		writeForEver()
 	case "signals":
 		os.Exit(waitForSignal())
+	case "app":
+		os.Exit(Main(testApp(&config{})))
 	}
 	os.Exit(m.Run())
 }
