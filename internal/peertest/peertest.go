@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/pebbe/zmq4"
@@ -104,8 +105,14 @@ func (p *Peer) SendFrames(frames ...[]byte) error {
 		if i < len(frames)-1 {
 			flag = zmq4.SNDMORE
 		}
-		if _, err := p.socket.SendBytes(f, flag); err != nil {
-			return err
+		for {
+			_, err := p.socket.SendBytes(f, flag)
+			if err == nil {
+				break
+			}
+			if zmq4.AsErrno(err) != zmq4.Errno(syscall.EINTR) {
+				return err
+			}
 		}
 	}
 	return nil

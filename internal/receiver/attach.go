@@ -92,7 +92,7 @@ func (r *Receiver) attach(env *envelope, req *wire.AttachRequest) {
 // mismatch says why a sender and this receiver cannot work together, naming
 // both sides' values.
 func (r *Receiver) mismatch(req *wire.AttachRequest) string {
-	slot, engine := r.cfg.Reservation.SlotBytes, r.cfg.Target.Engine()
+	slot, engine := r.cfg.Reservation.SlotBytes, r.target.Engine()
 	switch {
 	case req.Version != wire.ProtocolVersion:
 		return fmt.Sprintf("sender speaks protocol version %d, receiver %d", req.Version, wire.ProtocolVersion)
@@ -105,9 +105,9 @@ func (r *Receiver) mismatch(req *wire.AttachRequest) string {
 }
 
 func (r *Receiver) welcome(resp *wire.AttachResponse, token []byte) {
-	resp.Engine = r.cfg.Target.Engine()
+	resp.Engine = r.target.Engine()
 	resp.Token = token
-	for _, region := range r.cfg.Target.Regions() {
+	for _, region := range r.target.Regions() {
 		resp.Regions = append(resp.Regions, wire.Region{ID: int64(region.ID), Desc: region.Desc})
 	}
 	resp.SlotSize = r.cfg.Reservation.SlotBytes

@@ -51,8 +51,10 @@ func (f *fakeTarget) Regions() []rdma.Region {
 	return append([]rdma.Region(nil), f.regions...)
 }
 
-func (f *fakeTarget) Grant(w rdma.Writer) ([]byte, error) { return fmt.Appendf(nil, "writer %d", w), nil }
-func (f *fakeTarget) GrantRead() ([]byte, error)          { return []byte("reader"), nil }
+func (f *fakeTarget) Grant(w rdma.Writer) ([]byte, error) {
+	return fmt.Appendf(nil, "writer %d", w), nil
+}
+func (f *fakeTarget) GrantRead() ([]byte, error) { return []byte("reader"), nil }
 
 func (f *fakeTarget) Withdraw(w rdma.Writer) bool {
 	f.mu.Lock()
@@ -125,7 +127,7 @@ func start(t *testing.T, change func(*Config)) *running {
 		Reservation: reservation.Config{
 			Slots: 10, SlotBytes: testSlot, Epoch: 77, MaxGap: MaxGap, Lease: time.Hour,
 		},
-		Target:          r.target,
+		OpenTarget:      func() (rdma.Target, error) { return r.target, nil },
 		ShutdownTimeout: soon,
 		Events: func(lines []byte, n int) {
 			if got := bytes.Count(lines, []byte("\n")); got != n {

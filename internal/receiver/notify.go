@@ -1,7 +1,6 @@
 package receiver
 
 import (
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -16,7 +15,7 @@ import (
 // on top is dropped, and said.
 const notifyQueue = 16_384
 
-// notifyRetry is how long one try to hand a message to a connection lasts.
+// notifyRetry is how long one wait for a connection that takes a message lasts.
 const notifyRetry = 100 * time.Millisecond
 
 // notifier tells the proxy which requests expired. Its goroutine owns the
@@ -25,6 +24,7 @@ type notifier struct {
 	queue   chan []byte
 	warn    func(kind, text string)
 	socket  *zmq4.Socket
+	poller  *zmq4.Poller
 	done    chan struct{}
 	closing atomic.Int64 // unix nanoseconds at which to give up; 0: not closing
 }
@@ -33,7 +33,7 @@ func newNotifier(ctx *sock.Context, endpoint string, warn func(kind, text string
 	socket, err := ctx.Dial(zmq4.PUSH, endpoint, sock.Options{Prepare: func(s *zmq4.Socket) error {
 		// Only a live connection takes a message: without one it would wait in
 		// ZeroMQ, unseen.
-		return errors.Join(s.SetImmediate(true), s.SetSndtimeo(notifyRetry))
+		return s.SetImmediate(true)
 	}})
 	if err != nil {
 		return nil, err
@@ -42,6 +42,7 @@ func newNotifier(ctx *sock.Context, endpoint string, warn func(kind, text string
 		queue:  make(chan []byte, notifyQueue),
 		warn:   warn,
 		socket: socket,
+		poller: zmq4.NewPoller(),
 		done:   make(chan struct{}),
 	}
 	go n.work()
@@ -60,6 +61,7 @@ func (n *notifier) fail(reqID, reason string) {
 func (n *notifier) work() {
 	defer close(n.done)
 	defer n.socket.Close()
+	n.poller.Add(n.socket, zmq4.POLLOUT)
 	lost := 0
 	for msg := range n.queue {
 		if !n.send(msg) {
@@ -78,8 +80,11 @@ func (n *notifier) send(msg []byte) bool {
 		if end != 0 && time.Now().UnixNano() >= end {
 			return false
 		}
-		if _, err := n.socket.SendBytes(msg, 0); err == nil {
+		if sock.Send(n.socket, msg) == nil {
 			return true
+		}
+		if _, err := sock.Wait(n.poller, notifyRetry); err != nil {
+			return false
 		}
 	}
 }

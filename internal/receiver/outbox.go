@@ -173,11 +173,11 @@ func (o *outbox) flush(now time.Time) {
 }
 
 // wait is how long the loop may sleep before it must flush.
-func (o *outbox) wait(idle time.Duration) time.Duration {
+func (o *outbox) wait(now time.Time, idle time.Duration) time.Duration {
 	if len(o.turn) == 0 {
 		return idle
 	}
-	return min(idle, max(time.Until(o.next), 0))
+	return min(idle, max(o.next.Sub(now), 0))
 }
 
 func size(answer [][]byte) int {

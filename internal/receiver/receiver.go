@@ -33,6 +33,12 @@ const (
 	// idleTick is how often time passes in the core while nothing happens.
 	idleTick = 50 * time.Millisecond
 
+	// Events are handed over when there are so many bytes of them or the first
+	// has waited so long: waking who writes them for each would cost more than
+	// they do.
+	eventBytes = 64 << 10
+	eventDelay = 4 * time.Millisecond
+
 	// What ZeroMQ keeps of one peer, messages.
 	recvQueue = 256
 	sendQueue = 256
@@ -48,7 +54,9 @@ type Config struct {
 	Listen      string // endpoint
 	ID          string // of this instance; the engine's names derive from it
 	Reservation reservation.Config
-	Target      rdma.Target // the buffer; closed by Run
+	// OpenTarget makes the buffer, which may take seconds, once the endpoint is
+	// had. Run closes it.
+	OpenTarget func() (rdma.Target, error)
 
 	Sink      bool          // play the decoder: release what is ready
 	SinkDelay time.Duration // after this long
@@ -75,6 +83,7 @@ type Receiver struct {
 	waker   *sock.Waker
 	poller  *zmq4.Poller
 	core    *reservation.Machine
+	target  rdma.Target
 	out     *outbox
 	writers *writers
 	revoker *revoker
@@ -87,8 +96,9 @@ type Receiver struct {
 	next      []reservation.Event // to step after it
 	badFrames int64
 	buf       []byte // the answer being encoded
-	lines     []byte // events of this turn
+	lines     []byte // events not handed over yet
 	lineCount int
+	firstLine time.Time
 	clock     clockFace
 }
 
@@ -103,15 +113,24 @@ func New(cfg Config) (*Receiver, error) {
 		started: time.Now(),
 		ctx:     ctx,
 		core:    reservation.New(cfg.Reservation),
-		writers: newWriters(cfg.Target),
 		waits:   newWaits(),
 		sink:    sink{on: cfg.Sink, delay: cfg.SinkDelay},
 	}
-	if err := r.openSockets(); err != nil {
+	err = r.openSockets()
+	if err == nil {
+		r.target, err = cfg.OpenTarget()
+	}
+	if err != nil {
 		r.closeSockets(0)
 		return nil, err
 	}
-	r.revoker = newRevoker(cfg.Target, r.waker.Wake)
+	r.writers = newWriters(r.target)
+	r.revoker = newRevoker(r.target, r.waker.Wake)
+	if cfg.Proxy != "" {
+		if r.notify, err = newNotifier(ctx, cfg.Proxy, cfg.Warn); err != nil {
+			return nil, errors.Join(err, r.close(0))
+		}
+	}
 	return r, nil
 }
 
@@ -134,10 +153,7 @@ func (r *Receiver) openSockets() (err error) {
 	r.poller = zmq4.NewPoller()
 	r.poller.Add(r.socket, zmq4.POLLIN)
 	r.poller.Add(r.waker.Socket(), zmq4.POLLIN)
-	if r.cfg.Proxy != "" {
-		r.notify, err = newNotifier(r.ctx, r.cfg.Proxy, r.cfg.Warn)
-	}
-	return err
+	return nil
 }
 
 // Endpoint is where peers connect.
@@ -152,7 +168,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		var err error
 		if more, err = r.turn(more); err != nil {
-			return errors.Join(err, r.close(r.cfg.ShutdownTimeout))
+			return errors.Join(err, r.close(r.cfg.ShutdownTimeout/4))
 		}
 	}
 	return r.shutdown()
@@ -183,12 +199,18 @@ func (r *Receiver) turn(more bool) (bool, error) {
 	}
 	r.step(reservation.Tick{})
 	r.out.flush(r.now)
-	r.emit()
+	if len(r.lines) >= eventBytes || r.lineCount > 0 && r.now.Sub(r.firstLine) >= eventDelay {
+		r.emit()
+	}
 	return more, nil
 }
 
 func (r *Receiver) sleep() error {
-	d := r.sink.wait(time.Now(), r.out.wait(idleTick))
+	now := time.Now()
+	d := r.sink.wait(now, r.out.wait(now, idleTick))
+	if r.lineCount > 0 {
+		d = min(d, max(eventDelay-now.Sub(r.firstLine), 0))
+	}
 	polled, err := sock.Wait(r.poller, d)
 	if err != nil {
 		return fmt.Errorf("cannot wait for messages: %w", err)
@@ -324,17 +346,18 @@ func (r *Receiver) deliver(env *envelope, payload []byte) {
 
 // describe says where a taken request's chunks can be read.
 func (r *Receiver) describe(m *wire.TakeResponse) {
+	m.SlotCount = int64(r.cfg.Reservation.Slots)
 	m.ReceiverID = r.cfg.ID
 	named := make(map[int64]bool)
 	for _, c := range m.Chunks {
 		named[c.Region] = true
 	}
-	for _, region := range r.cfg.Target.Regions() {
+	for _, region := range r.target.Regions() {
 		if named[int64(region.ID)] {
 			m.Regions = append(m.Regions, wire.Region{ID: int64(region.ID), Desc: region.Desc})
 		}
 	}
-	token, err := r.cfg.Target.GrantRead()
+	token, err := r.target.GrantRead()
 	if err != nil {
 		r.cfg.Warn("grant", fmt.Sprintf("request %q cannot be read on this host: %v", m.ReqID, err))
 	}
@@ -343,6 +366,9 @@ func (r *Receiver) describe(m *wire.TakeResponse) {
 
 // record tells everybody who listens what happened to a request.
 func (r *Receiver) record(rec *reservation.Record) {
+	if r.lineCount == 0 {
+		r.firstLine = r.now
+	}
 	r.lines = r.clock.recordLine(r.lines, r.now, rec)
 	r.lineCount++
 	switch rec.Kind {
@@ -357,7 +383,7 @@ func (r *Receiver) record(rec *reservation.Record) {
 	}
 }
 
-// emit hands over the events of this turn.
+// emit hands over the events there are.
 func (r *Receiver) emit() {
 	if r.lineCount > 0 {
 		r.cfg.Events(r.lines, r.lineCount)

@@ -8,29 +8,28 @@ import (
 )
 
 // shutdown answers everybody who waits, and those whose messages have come, and
-// closes all.
+// closes all. Each of its three waits for others has a quarter of the time.
 func (r *Receiver) shutdown() error {
-	deadline := time.Now().Add(r.cfg.ShutdownTimeout)
+	quarter := r.cfg.ShutdownTimeout / 4
 	r.step(reservation.Shutdown{})
 	_, err := r.receive(turnMessages)
 	r.emit()
-	for len(r.out.turn) > 0 && time.Now().Before(deadline.Add(-r.cfg.ShutdownTimeout/2)) {
-		r.out.flush(time.Now())
-		time.Sleep(min(r.out.wait(idleTick), time.Until(deadline)))
+	for now, end := time.Now(), time.Now().Add(quarter); len(r.out.turn) > 0 && now.Before(end); now = time.Now() {
+		r.out.flush(now)
+		time.Sleep(r.out.wait(now, retryMax))
 	}
-	return errors.Join(err, r.close(time.Until(deadline)))
+	return errors.Join(err, r.close(quarter))
 }
 
-// close ends the helpers, the sockets and the buffer. What is still unsent has
-// at most d to go.
-func (r *Receiver) close(d time.Duration) error {
-	d = max(d, 0)
+// close ends the helpers, the buffer and the sockets. The proxy and the peers
+// have the given time each to take what is unsent.
+func (r *Receiver) close(each time.Duration) error {
 	r.revoker.close()
 	if r.notify != nil {
-		r.notify.close(d / 2)
+		r.notify.close(each)
 	}
-	err := r.cfg.Target.Close()
-	r.closeSockets(d / 2)
+	err := r.target.Close()
+	r.closeSockets(each)
 	return err
 }
 

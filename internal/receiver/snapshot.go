@@ -25,7 +25,7 @@ func (r *Receiver) snapshot() []byte {
 	s.Time = r.now.UTC()
 	s.ID = r.cfg.ID
 	s.Endpoint = r.endpoint
-	s.Engine = r.cfg.Target.Engine()
+	s.Engine = r.target.Engine()
 	s.UptimeS = up.Seconds()
 	s.Counters.BadFrames = r.badFrames
 	s.Counters.Undeliverable = r.out.undeliverable

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	urfave "github.com/urfave/cli/v2"
+
+	"github.com/pd-tools/pd-tools/internal/cli"
+	"github.com/pd-tools/pd-tools/internal/receiver"
+	"github.com/pd-tools/pd-tools/internal/reservation"
+	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/rdma"
+	"github.com/pd-tools/pd-tools/rdma/engines"
+)
+
+const (
+	// minLease is the shortest lease: a sender must get a few heartbeats in.
+	minLease = 50 * time.Millisecond
+
+	// maxSlots bounds the ledger: some tens of bytes a slot.
+	maxSlots = 1 << 24
+
+	// fewFiles is a limit of open files worth a warning: each sender takes two.
+	fewFiles = 1024
+
+	// unlimitedStop is how long the stop may take where --shutdown-timeout sets
+	// no limit.
+	unlimitedStop = time.Minute
+)
+
+// serveOptions are what the flags say.
+type serveOptions struct {
+	receiver.Config
+	buffer   int64
+	engines  []string
+	mode     string
+	monitor  string
+	metrics  string
+	shutdown time.Duration
+
+	sink, monitorFlag, metricsFlag *cli.Flag
+}
+
+func (o *serveOptions) flags() []urfave.Flag {
+	r := &o.Reservation
+	o.sink = cli.Optional(&o.SinkDelay, "sink", "DELAY", "0s", "play the decoder: release what is ready, after DELAY", cli.Delay)
+	o.monitorFlag = cli.Var(&o.monitor, "monitor", "ENDPOINT", "tcp://127.0.0.1:7602", "publish what happens, for pd-top", cli.ListenEndpoint)
+	o.metricsFlag = cli.Var(&o.metrics, "metrics", "ADDR", "", "serve metrics over HTTP", cli.Text)
+	return []urfave.Flag{
+		cli.Var(&o.Listen, "listen", "ENDPOINT", "tcp://127.0.0.1:7600", "where senders and decoders connect; port * is a free one", cli.ListenEndpoint),
+		cli.Var(&o.buffer, "buffer-size", "SIZE", "1GiB", "memory for chunks", cli.Size),
+		cli.Var(&r.SlotBytes, "chunk-size", "SIZE", "1MiB", "largest chunk, the size of a slot", cli.Size),
+		cli.Var(&o.engines, "engine", "NAMES", "shm", "write engines offered, best first: shm, ofi", cli.ListOf("shm", "ofi")),
+		cli.Var(&o.mode, "admission", "MODE", "reserve", "reserve, or for comparison: serial (one request at a time), none (deadlocks)", cli.OneOf("reserve", "serial", "none")),
+		cli.Var(&r.AdmitTimeout, "admit-timeout", "TIME", "30s", "longest wait for admission; 0 or inf: no limit", cli.Limit),
+		cli.Var(&r.Lease, "lease", "TIME", "15s", "silence that ends a sender; how long a take lasts", lease),
+		cli.Var(&r.LegacyLease, "legacy-lease", "TIME", "120s", "silence that ends a request of a sender that never attached; 0 or inf: none", cli.Limit),
+		cli.Var(&r.ReadyTTL, "ready-ttl", "TIME", "10m", "how long a ready request waits for its decoder; 0 or inf: for ever", cli.Limit),
+		cli.Var(&r.Overtake, "overtake", "N", "0", "requests that may pass a waiting one; 0 is strict order", cli.Int(0, 1<<30)),
+		cli.Var(&r.QueueLimit, "queue-limit", "N", "100000", "requests that may wait; 0 or inf: no limit", cli.Count),
+		cli.Var(&r.QueueBytes, "queue-bytes", "SIZE", "256MiB", "bytes of the batches that may wait; 0 or inf: no limit", cli.SizeLimit),
+		o.sink,
+		cli.Var(&o.Proxy, "proxy", "ENDPOINT", "", "tell this pd-proxy which requests expire", cli.DialEndpoint),
+		o.monitorFlag,
+		o.metricsFlag,
+		cli.Var(&o.shutdown, "shutdown-timeout", "TIME", "5s", "how long a stop by signal may take; 0 or inf: no limit", cli.Limit),
+	}
+}
+
+func lease(s string) (time.Duration, error) {
+	d, err := cli.Duration(s)
+	if err == nil && d < minLease {
+		err = fmt.Errorf("is shorter than %v", minLease)
+	}
+	return d, err
+}
+
+// listening is the first line.
+type listening struct {
+	Event       string `json:"event"`
+	Endpoint    string `json:"endpoint"`
+	Monitor     string `json:"monitor"`
+	Engine      string `json:"engine"`
+	TotalChunks int    `json:"total_chunks"`
+	ChunkSize   int64  `json:"chunk_size"`
+	BufferSize  int64  `json:"buffer_size"`
+	Epoch       uint64 `json:"epoch"`
+}
+
+func serve(c *urfave.Context, o *serveOptions) error {
+	if err := o.complete(); err != nil {
+		return err
+	}
+	ctx, stop := cli.Signals(c.Context, o.shutdown)
+	defer stop()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	log := cli.NewLog(c.App.ErrWriter, c.App.Name)
+	out := cli.NewLines(c.App.Writer, fail)
+	o.Events = out.Batch
+	o.Warn = func(kind, text string) { log.Limitf(kind, "%s", cli.Escape(text)) }
+	o.sayBefore(log)
+	r, err := receiver.New(o.Config)
+	if err == nil {
+		out.JSON(&listening{
+			Event: "listening", Endpoint: r.Endpoint(), Engine: engines.Names()[0], TotalChunks: o.Reservation.Slots,
+			ChunkSize: o.Reservation.SlotBytes, BufferSize: o.buffer, Epoch: o.Reservation.Epoch,
+		})
+		o.sayAfter(log, r.Endpoint())
+		err = r.Run(ctx)
+	}
+	cli.Flush(ctx, out, log)
+	if cause := context.Cause(ctx); cause != nil && cli.Interrupted(ctx) == nil {
+		err = errors.Join(cause, err) // stdout is broken
+	}
+	return err
+}
+
+// complete works out what the flags leave open.
+func (o *serveOptions) complete() error {
+	r := &o.Reservation
+	if o.buffer < r.SlotBytes {
+		return cli.Usagef("--buffer-size %d is smaller than one chunk: needs at least %d bytes, the --chunk-size", o.buffer, r.SlotBytes)
+	}
+	slots := o.buffer / r.SlotBytes
+	if slots > maxSlots {
+		return cli.Usagef("--buffer-size %d has %d slots of --chunk-size %d, the limit is %d: raise --chunk-size", o.buffer, slots, r.SlotBytes, maxSlots)
+	}
+	r.Slots = int(slots)
+	r.Mode = map[string]reservation.Mode{
+		"reserve": reservation.Reserve, "serial": reservation.Serial, "none": reservation.None,
+	}[o.mode]
+	r.MaxGap = receiver.MaxGap
+	// Grows from start to start, and a float64, as in JSON, holds it exactly.
+	r.Epoch = uint64(time.Now().UnixMicro())
+	o.ID = rand.Text()
+	o.Sink = o.sink.IsSet()
+	o.OpenTarget = func() (rdma.Target, error) {
+		return engines.Target(engines.Names()[0], o.ID, r.Slots, r.SlotBytes)
+	}
+	if o.ShutdownTimeout = o.shutdown; o.shutdown == 0 {
+		o.ShutdownTimeout = unlimitedStop
+	}
+	return nil
+}
+
+// sayBefore tells people what they should know before it starts.
+func (o *serveOptions) sayBefore(log *cli.Log) {
+	if o.monitorFlag.IsSet() {
+		log.NotYet("--monitor")
+	}
+	if o.metricsFlag.IsSet() {
+		log.NotYet("--metrics")
+	}
+	for _, name := range o.engines {
+		if !slices.Contains(engines.Names(), name) {
+			log.NotYet("--engine " + name)
+		}
+	}
+	r := &o.Reservation
+	if rest := o.buffer % r.SlotBytes; rest > 0 {
+		log.Printf("%d bytes of the buffer are not used: they fill no slot of %d bytes", rest, r.SlotBytes)
+	}
+	var files syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err == nil && files.Cur < fewFiles {
+		log.Printf("warning: at most %d files can be open, and each sender takes two: raise the limit (ulimit -n)", files.Cur)
+	}
+}
+
+// sayAfter tells people what holds from now on.
+func (o *serveOptions) sayAfter(log *cli.Log, endpoint string) {
+	r := &o.Reservation
+	log.Printf("listening on %s, slots: %d of %s; a request waits at most %s, at most %s requests and %s wait",
+		endpoint, r.Slots, humanize.IBytes(uint64(r.SlotBytes)),
+		limit(r.AdmitTimeout == 0, r.AdmitTimeout.String()), limit(r.QueueLimit == 0, strconv.Itoa(r.QueueLimit)),
+		limit(r.QueueBytes == 0, humanize.IBytes(uint64(r.QueueBytes))))
+	if sock.IsPublic(endpoint) {
+		log.Printf("warning: other hosts can reach %s, and nothing asks who they are", endpoint)
+	}
+}
+
+func limit(off bool, text string) string {
+	if off {
+		return "inf"
+	}
+	return text
+}

@@ -1,0 +1,215 @@
+// Package client asks a receiver things: for its state, for a ready request's
+// chunks, to release them. It is what pd-recv stat, take and drop are made of,
+// and for tests and checkers. It knows nothing of memory: where chunks lie it
+// hands on as it came. Start at Dial.
+package client
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pebbe/zmq4"
+
+	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+// Refused is an answer that says no.
+type Refused struct {
+	Code   wire.Code
+	Reason string
+}
+
+func (e *Refused) Error() string { return fmt.Sprintf("%s: %s", e.Code, e.Reason) }
+
+// Conn is one connection to a receiver: what it takes is its own. Its methods
+// may be called from several goroutines.
+type Conn struct {
+	endpoint string
+	ctx      *sock.Context
+	socket   *zmq4.Socket
+	waker    *sock.Waker
+	calls    chan call
+	closing  chan struct{}
+	done     chan struct{}
+}
+
+// call is one question on its way to the goroutine that owns the socket.
+type call struct {
+	payload []byte
+	answer  chan wire.Message // has room for the one answer
+	forget  <-chan struct{}   // the asker does not wait any more
+}
+
+// Dial connects. A receiver that is not there shows only when it is asked.
+func Dial(endpoint string) (*Conn, error) {
+	ctx, err := sock.NewContext()
+	if err != nil {
+		return nil, err
+	}
+	c := &Conn{
+		endpoint: endpoint,
+		ctx:      ctx,
+		calls:    make(chan call, 16),
+		closing:  make(chan struct{}),
+		done:     make(chan struct{}),
+	}
+	c.socket, err = ctx.Dial(zmq4.DEALER, endpoint, sock.Options{MaxFrame: wire.MaxResponse, Linger: -1})
+	if err == nil {
+		if c.waker, err = ctx.NewWaker(); err != nil {
+			c.socket.Close()
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, ctx.Close())
+	}
+	go c.run()
+	return c, nil
+}
+
+// Close ends the connection; a take that is not released ends with its lease.
+func (c *Conn) Close() {
+	close(c.closing)
+	c.waker.Wake()
+	<-c.done
+}
+
+// Stat asks for a Snapshot.
+func (c *Conn) Stat(ctx context.Context) (*wire.Snapshot, error) {
+	return ask[*wire.Snapshot](ctx, c, &wire.StatRequest{})
+}
+
+// Take takes a ready request, or renews the take of this connection. It may
+// return *Refused.
+func (c *Conn) Take(ctx context.Context, reqID string) (*wire.TakeResponse, error) {
+	m, err := ask[*wire.TakeResponse](ctx, c, &wire.TakeRequest{ReqID: reqID})
+	if err == nil && m.Code != "" {
+		return nil, &Refused{m.Code, m.Error}
+	}
+	return m, err
+}
+
+// Release frees a ready request's slots. It may return *Refused.
+func (c *Conn) Release(ctx context.Context, reqID string) error { return c.release(ctx, reqID, false) }
+
+// GiveBack makes a request that this connection has taken ready again. It may
+// return *Refused.
+func (c *Conn) GiveBack(ctx context.Context, reqID string) error { return c.release(ctx, reqID, true) }
+
+func (c *Conn) release(ctx context.Context, reqID string, keep bool) error {
+	m, err := ask[*wire.ReleaseResponse](ctx, c, &wire.ReleaseRequest{ReqID: reqID, Keep: keep})
+	if err == nil && m.Code != "" {
+		return &Refused{m.Code, m.Error}
+	}
+	return err
+}
+
+// ask is one round trip; ctx bounds it.
+func ask[T wire.Message](ctx context.Context, c *Conn, m wire.Message) (answer T, err error) {
+	one := call{payload: wire.Append(nil, m), answer: make(chan wire.Message, 1), forget: ctx.Done()}
+	start := time.Now()
+	select {
+	case c.calls <- one:
+		c.waker.Wake()
+	case <-c.done:
+		return answer, errors.New("connection is closed")
+	case <-ctx.Done():
+		return answer, c.late(ctx, start)
+	}
+	select {
+	case got := <-one.answer:
+		return as[T](got)
+	case <-c.done:
+		return answer, errors.New("connection is closed")
+	case <-ctx.Done():
+		return answer, c.late(ctx, start)
+	}
+}
+
+func as[T wire.Message](got wire.Message) (answer T, err error) {
+	switch m := got.(type) {
+	case T:
+		return m, nil
+	case *wire.AllocResponse: // what could not be decoded there
+		return answer, &Refused{m.Code, m.Error}
+	}
+	return answer, fmt.Errorf("the receiver answered with %T, not %T", got, answer)
+}
+
+func (c *Conn) late(ctx context.Context, start time.Time) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("no answer from %s within %v: does a receiver run there?", c.endpoint, time.Since(start).Round(time.Millisecond))
+	}
+	return context.Cause(ctx)
+}
+
+// run owns the socket.
+func (c *Conn) run() {
+	defer close(c.done)
+	defer c.ctx.Close()
+	defer c.socket.Close()
+	defer c.waker.Close()
+	poller := zmq4.NewPoller()
+	poller.Add(c.socket, zmq4.POLLIN)
+	poller.Add(c.waker.Socket(), zmq4.POLLIN)
+	open := make(map[uint64]call)
+	last := uint64(0)
+	for {
+		if _, err := sock.Wait(poller, -1); err != nil {
+			return
+		}
+		c.waker.Drain()
+		for {
+			select {
+			case <-c.closing:
+				return
+			case one := <-c.calls:
+				last++
+				if c.send(last, one.payload) == nil {
+					open[last] = one
+				}
+				continue
+			default:
+			}
+			break
+		}
+		c.receive(open)
+		for corr, one := range open {
+			select {
+			case <-one.forget:
+				delete(open, corr)
+			default:
+			}
+		}
+	}
+}
+
+func (c *Conn) send(corr uint64, payload []byte) error {
+	return sock.Send(c.socket, binary.BigEndian.AppendUint64(nil, corr), nil, payload)
+}
+
+// receive hands out the answers that have come. What is not one is dropped.
+func (c *Conn) receive(open map[uint64]call) {
+	for {
+		frames, err := sock.Recv(c.socket, 3)
+		if errors.Is(err, sock.ErrFrames) {
+			continue
+		}
+		if err != nil {
+			return
+		}
+		if len(frames) != 3 || len(frames[0]) != 8 || len(frames[1]) != 0 {
+			continue
+		}
+		corr := binary.BigEndian.Uint64(frames[0])
+		if one, ok := open[corr]; ok {
+			if m, err := wire.Decode(frames[2]); err == nil {
+				one.answer <- m
+				delete(open, corr)
+			}
+		}
+	}
+}
