@@ -1,0 +1,52 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == roleArg {
+		exit(runRole(os.Args[2]))
+	}
+	os.Exit(m.Run())
+}
+
+// Every section must run against the real programs and fill its rows.
+func TestQuickRun(t *testing.T) {
+	bin := t.TempDir()
+	build := exec.Command("go", "build", "-o", bin, "../../cmd/pd-recv", "../../cmd/pd-send")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var stdout, stderr bytes.Buffer
+	missed, err := run(t.Context(), []string{"-quick", "-bin", bin}, &stdout, &stderr)
+	if err != nil || missed {
+		t.Fatalf("missed %v, %v\n%s", missed, err, stderr.String())
+	}
+	for _, name := range []string{
+		"control: 16 clients, 32 in flight, 32 keys", "bystander's heartbeat, 100 wait", "CPU over 200ms, 100 wait",
+		"1000 outstanding : 8", "shm writes, 8.0 MiB, 2 senders", "pd-send to pd-recv, 1 MiB chunks",
+	} {
+		if !strings.Contains(stdout.String(), name) {
+			t.Errorf("no row %q in\n%s", name, stdout.String())
+		}
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"-only nothing", `no section "nothing"`},
+		{"-nope", "not defined"},
+		{"stray", `"stray": there are only flags`},
+	} {
+		var stdout, stderr bytes.Buffer
+		_, err := run(t.Context(), strings.Fields(c.args), &stdout, &stderr)
+		if err != errUsage || !strings.Contains(stderr.String(), c.want) || stdout.Len() > 0 {
+			t.Errorf("%s: %v, stderr %q", c.args, err, stderr.String())
+		}
+	}
+}
