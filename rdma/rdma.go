@@ -3,46 +3,59 @@
 // initiator attaches to a target and writes. It knows nothing of requests,
 // admission or the wire; descriptors and tokens are opaque bytes to everybody
 // but the engine. Start reading at Target and Remote; rdma/shm is the engine
-// for one host.
+// for one host, rdma/engines the list of all.
 package rdma
 
-import "context"
+import (
+	"context"
+	"errors"
+)
+
+// ErrUnknownRegion is in the error of a Write that names a region the Remote
+// has not been told of: attach again and Update with the regions of now.
+var ErrUnknownRegion = errors.New("the region is not known here")
 
 // Writer names one grant of write access: one attach of one sender. The
 // receiver numbers them and never uses a number twice.
 type Writer uint64
 
 // Region is one piece of registered memory that holds some of the slots.
-// Region 0 holds all of them at start; each revocation opens another.
+// Region 0 holds all of them at start; a revocation moves slots to another.
 type Region struct {
 	ID   int
 	Desc []byte // the engine's own, handed to initiators as it is
 }
 
 // Target is the receiver's side: the memory of the buffer. Its methods may be
-// called from several goroutines.
+// called from several goroutines. All but Revoke and Close return at once.
 type Target interface {
 	// Engine is the engine's name, "shm".
 	Engine() string
-	// Regions describes all regions that hold a slot now.
+	// Regions describes all regions in which a slot may live. Region 0 is the
+	// first, and a region once in the list stays there.
 	Regions() []Region
-	// Grant makes the secret with which one initiator may connect as w.
+	// Grant makes the secret with which one initiator may connect, once, as w.
+	// Asked again for the same w it gives the same one.
 	Grant(w Writer) (token []byte, err error)
 	// GrantRead makes the secret with which one local decoder may map the
 	// buffer read-only. It is good for one connection and forgotten, unused,
 	// after a minute.
 	GrantRead() (token []byte, err error)
 	// Withdraw forgets w's token. It reports whether a connection made with it
-	// is still open; if so its end will be told on Gone.
+	// is still open; if so its end will be told on Gone. If not, w cannot write
+	// and never will.
 	Withdraw(w Writer) (connected bool)
 	// Gone tells each writer whose connection has ended: it can write no more.
+	// None is lost, however late they are read. Close closes the channel.
 	Gone() <-chan Writer
-	// Revoke gives the slots new, zeroed, prefaulted memory in a new region and
-	// returns the region's number. Whoever still writes to the old memory
-	// writes where nobody reads; that memory is kept until w is gone. It takes
-	// about 1.5 ms a MiB. On error nothing has changed.
+	// Revoke gives the slots new, zeroed, prefaulted memory in another region
+	// and returns that region's number. Whoever was granted access before may
+	// go on writing to the old memory, which nobody reads and nobody is given
+	// while such a writer is left. w is the one that the slots are taken from.
+	// It takes a few milliseconds a MiB; nobody may use the slots meanwhile. On
+	// error nothing has changed.
 	Revoke(slots []int, w Writer) (region int, err error)
-	// Slot is the memory of a slot where it lies now.
+	// Slot is the memory of a slot where it lives now, good until Close.
 	Slot(slot int) []byte
 	// Close ends all connections and gives the memory back.
 	Close() error
@@ -64,17 +77,19 @@ type Attachment struct {
 	Slots      int
 }
 
-// Remote is the initiator's side: one attached target. Write may be called
-// from several goroutines.
+// Remote is the initiator's side: one attached target. Its methods may be
+// called from several goroutines.
 type Remote interface {
 	// Write posts the writes and returns when all are complete at the target,
-	// or with an error and an unknown number of them done.
+	// or with an error and an unknown number of them done. All are checked
+	// before the first is posted. An unknown region is ErrUnknownRegion.
 	Write(ctx context.Context, ops []Op) error
 	// Update learns the regions of now, after an AttachResponse that named new
-	// ones.
+	// ones. Those it knows already stay as they are.
 	Update(regions []Region) error
-	// Done is closed when the target is gone.
+	// Done is closed when the target is gone, and by Close.
 	Done() <-chan struct{}
-	// Close ends the connection. No write may be under way.
+	// Close waits for writes under way, which end early and with an error, and
+	// then ends the connection.
 	Close() error
 }

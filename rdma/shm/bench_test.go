@@ -1,0 +1,5 @@
+package shm
+
+import "encoding/json"
+
+func playBench(in *json.Decoder) error { return nil }

@@ -1,0 +1,552 @@
+package shm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/pd-tools/pd-tools/rdma"
+)
+
+func TestWriteEverySlot(t *testing.T) {
+	for _, size := range []int64{1, 4096, 5000, 64<<10 + 3, 1 << 20, 3<<20 + 17} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			const slots = 9
+			target := newTarget(t, slots, size)
+			var wg sync.WaitGroup
+			for w := range 2 { // two senders, every other slot each
+				r := attach(t, target, rdma.Writer(w))
+				wg.Go(func() {
+					var ops []rdma.Op
+					for s := w; s < slots; s += 2 {
+						ops = append(ops, rdma.Op{Local: pattern(int(size), uint64(s)), Slot: s})
+					}
+					if err := r.Write(context.Background(), ops); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			for s := range slots {
+				if !bytes.Equal(target.Slot(s), pattern(int(size), uint64(s))) {
+					t.Errorf("slot %d has other bytes than were written", s)
+				}
+			}
+		})
+	}
+}
+
+// A shorter write leaves the rest of its slot as it is.
+func TestWriteShort(t *testing.T) {
+	target := newTarget(t, 2, 40_000)
+	r := attach(t, target, 1)
+	write(t, r, 0, 0, bytes.Repeat([]byte{1}, 40_000))
+	write(t, r, 0, 0, bytes.Repeat([]byte{2}, 20_000))
+	want := append(bytes.Repeat([]byte{2}, 20_000), bytes.Repeat([]byte{1}, 20_000)...)
+	if !bytes.Equal(target.Slot(0), want) || !bytes.Equal(target.Slot(1), make([]byte, 40_000)) {
+		t.Error("a short write changed more than it wrote")
+	}
+}
+
+// F17: what lies outside is refused with a reason before anything is written.
+func TestWriteOutOfBounds(t *testing.T) {
+	target := newTarget(t, 10, 5000)
+	r := attach(t, target, 1)
+	good := rdma.Op{Local: []byte("good"), Slot: 0}
+	for _, tt := range []struct {
+		op  rdma.Op
+		err string
+	}{
+		{rdma.Op{Local: []byte("x"), Slot: 10}, "slot 10 of a buffer of 10 slots"},
+		{rdma.Op{Local: []byte("x"), Slot: -1}, "slot -1 of a buffer of 10 slots"},
+		{rdma.Op{Local: []byte("x"), Slot: math.MaxInt}, fmt.Sprintf("slot %d of a buffer", math.MaxInt)},
+		{rdma.Op{Local: make([]byte, 5001), Slot: 9}, "write of 5001 bytes to slot 9: slots hold 5000"},
+		{rdma.Op{Slot: 3}, "write of 0 bytes to slot 3"},
+		{rdma.Op{Local: []byte("x"), Slot: 3, Region: 1}, "write to slot 3 in region 1: the region is not known here"},
+		{rdma.Op{Local: []byte("x"), Slot: 3, Region: -1}, "region -1"},
+	} {
+		err := r.Write(t.Context(), []rdma.Op{good, tt.op})
+		wantError(t, err, tt.err)
+		if errors.Is(err, rdma.ErrUnknownRegion) != (tt.op.Region != 0) {
+			t.Errorf("%v: is ErrUnknownRegion? %v", err, errors.Is(err, rdma.ErrUnknownRegion))
+		}
+	}
+	for s := range 10 {
+		if !bytes.Equal(target.Slot(s), make([]byte, 5000)) {
+			t.Errorf("slot %d was written", s)
+		}
+	}
+	write(t, r, 0, 0, []byte("alive"))
+}
+
+func TestWriteCancelled(t *testing.T) {
+	target := newTarget(t, 1, 100)
+	r := attach(t, target, 1)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("request A was cancelled")
+	cancel(why)
+	if err := r.Write(ctx, []rdma.Op{{Local: []byte("x")}}); !errors.Is(err, why) {
+		t.Errorf("error %v, want the cause", err)
+	}
+}
+
+func TestAttachRefused(t *testing.T) {
+	target := newTarget(t, 1, 100)
+	at := attachment(t, target, 1)
+	try := func(at rdma.Attachment) error {
+		r, err := Attach(t.Context(), at)
+		if err == nil {
+			r.Close()
+		}
+		return err
+	}
+	for i := range tokenLen {
+		wrong := at
+		wrong.Token = slices.Clone(at.Token)
+		wrong.Token[i] ^= 1
+		wantError(t, try(wrong), "the token is not good")
+	}
+	short := at
+	short.Token = at.Token[1:]
+	wantError(t, try(short), "token of 40 bytes, shm's have 41")
+
+	elsewhere := at
+	elsewhere.ReceiverID = "nobody"
+	wantError(t, try(elsewhere), `no receiver with the id "nobody" runs on this host`)
+
+	another := at
+	another.SlotSize = 1 << 20
+	wantError(t, try(another), "region of 4096 bytes, expected 1048576")
+
+	at = attachment(t, target, 2) // of the last attempt the token was used up
+	at.Regions = []rdma.Region{{ID: 1}}
+	wantError(t, try(at), "the receiver has no region 1")
+	at = attachment(t, target, 3)
+	at.Regions = []rdma.Region{{ID: -1}}
+	wantError(t, try(at), "region -1")
+
+	at = attachment(t, target, 4)
+	r := attach(t, target, 4)
+	wantError(t, try(at), "the token is in use")
+	if again := attachment(t, target, 4); !bytes.Equal(again.Token, at.Token) {
+		t.Error("Grant asked again gives another token")
+	}
+	r.Close()
+	eventually(t, "the token of a writer that ended is not good", func() bool {
+		err := try(at)
+		return err != nil && strings.Contains(err.Error(), "the token is not good")
+	})
+}
+
+func TestTargetTwice(t *testing.T) {
+	newTarget(t, 1, 1)
+	_, err := NewTarget(t.Name(), 1, 1)
+	wantError(t, err, fmt.Sprintf("a receiver with the id %q runs on this host already", t.Name()))
+}
+
+func TestWithdraw(t *testing.T) {
+	target := newTarget(t, 1, 100)
+	at := attachment(t, target, 1)
+	if target.Withdraw(1) {
+		t.Error("a writer that never connected counts as connected")
+	}
+	_, err := Attach(t.Context(), at)
+	wantError(t, err, "the token is not good")
+	r := attach(t, target, 2)
+	if !target.Withdraw(2) || !target.Withdraw(2) {
+		t.Error("a connected writer counts as not connected")
+	}
+	r.Close()
+	if w := receive(t, "the withdrawn writer's end is told", target.Gone()); w != 2 {
+		t.Errorf("writer %d is gone, want 2", w)
+	}
+	if target.Withdraw(2) || target.Withdraw(99) {
+		t.Error("a writer that is gone, or never was, counts as connected")
+	}
+}
+
+// Ends are told once each, however late somebody asks, and the target goes on.
+func TestGoneIsNeverLost(t *testing.T) {
+	const writers = 100
+	target := newTarget(t, 1, 100)
+	for w := range writers {
+		must[rdma.Remote](t)(Attach(t.Context(), attachment(t, target, rdma.Writer(w)))).Close()
+	}
+	var told [writers]int
+	for range writers {
+		told[receive(t, "all ends are told", target.Gone())]++
+	}
+	for w, n := range told {
+		if n != 1 {
+			t.Errorf("the end of writer %d was told %d times", w, n)
+		}
+	}
+	target.Close()
+	if _, open := <-target.Gone(); open {
+		t.Error("Gone is open after Close")
+	}
+}
+
+func TestRevoke(t *testing.T) {
+	const size = 20_000
+	target := newTarget(t, 6, size)
+	r := attach(t, target, 1)
+	for s := range 6 {
+		write(t, r, 0, s, pattern(size, uint64(s)))
+	}
+	seen := target.Slot(1) // stays the slot's memory
+	region := must[int](t)(target.Revoke([]int{4, 1, 2}, 1))
+	if region != 1 || len(target.Regions()) != 2 || target.Regions()[1].ID != 1 {
+		t.Fatalf("slots moved to region %d of %v", region, target.Regions())
+	}
+	write(t, r, 0, 1, pattern(size, 7)) // late
+	wantError(t, r.Write(t.Context(), []rdma.Op{{Local: []byte("x"), Region: 1, Slot: 1}}), "region 1")
+	for _, s := range []int{1, 2, 4} {
+		if !bytes.Equal(target.Slot(s), make([]byte, size)) {
+			t.Errorf("revoked slot %d is not zero, or shows a late write", s)
+		}
+	}
+	if err := r.Update(target.Regions()); err != nil {
+		t.Fatal(err)
+	}
+	write(t, r, 1, 1, pattern(size, 8))
+	if !bytes.Equal(seen, pattern(size, 8)) {
+		t.Error("the slot does not show what was written to its new region")
+	}
+	for _, s := range []int{0, 3, 5} {
+		if !bytes.Equal(target.Slot(s), pattern(size, uint64(s))) {
+			t.Errorf("slot %d, not revoked, has other bytes", s)
+		}
+	}
+	late := attach(t, target, 2) // one that comes later knows both regions
+	write(t, late, 0, 0, pattern(size, 9))
+	write(t, late, 1, 2, pattern(size, 10))
+	if !bytes.Equal(target.Slot(0), pattern(size, 9)) || !bytes.Equal(target.Slot(2), pattern(size, 10)) {
+		t.Error("a later writer's bytes did not arrive")
+	}
+}
+
+// Old places are used again when all writers that were granted access before
+// have ended, connected or withdrawn, whoever the slots were taken from. What
+// late writers left there is given back.
+func TestRevokedPlacesAreUsedAgain(t *testing.T) {
+	const size = 1 << 20
+	target := newTarget(t, 2, size)
+	first, second := attach(t, target, 1), attach(t, target, 2)
+	must[[]byte](t)(target.Grant(3)) // never connects
+	revoke := func(want int) {
+		t.Helper()
+		if got := must[int](t)(target.Revoke([]int{0}, 2)); got != want {
+			t.Fatalf("slot 0 moved to region %d, want %d", got, want)
+		}
+	}
+	revoke(1)
+	revoke(2)
+	write(t, first, 0, 0, pattern(size, 1)) // late
+	if n := used(t, target.mem, 0); n != 2*size {
+		t.Fatalf("region 0 takes %d bytes after a late write", n)
+	}
+	second.Close()
+	receive(t, "the second writer is gone", target.Gone())
+	revoke(3)
+	first.Close()
+	receive(t, "the first writer is gone", target.Gone())
+	revoke(4)
+	target.Withdraw(3)
+	eventually(t, "the late write's memory is given back", func() bool { return used(t, target.mem, 0) == size })
+	must[[]byte](t)(target.Grant(4))
+	revoke(0)
+	if !bytes.Equal(target.Slot(0), make([]byte, size)) {
+		t.Error("the slot is not zero in memory used again")
+	}
+	revoke(1)
+}
+
+// Writers, regions and slots may be asked for while slots move.
+func TestRevokeWhileWriting(t *testing.T) {
+	const slots, size = 8, 200_000
+	target := newTarget(t, slots, size)
+	var wg sync.WaitGroup
+	for w := range 2 {
+		r := attach(t, target, rdma.Writer(w))
+		wg.Go(func() { // slots 0 and 1, which stay
+			for i := range uint64(200) {
+				b := pattern(size, i)
+				if err := r.Write(context.Background(), []rdma.Op{{Local: b, Slot: w}}); err != nil {
+					t.Error(err)
+				}
+				if !bytes.Equal(target.Slot(w), b) {
+					t.Errorf("slot %d has other bytes", w)
+				}
+			}
+		})
+	}
+	for i := range 40 {
+		region := must[int](t)(target.Revoke([]int{2 + i%3, 5, 7}, 0))
+		r := must[rdma.Remote](t)(Attach(t.Context(), attachment(t, target, rdma.Writer(100+i))))
+		write(t, r, region, 5, pattern(size, uint64(i)))
+		if !bytes.Equal(target.Slot(5), pattern(size, uint64(i))) {
+			t.Error("slot 5 has other bytes")
+		}
+		r.Close()
+	}
+	wg.Wait()
+}
+
+func TestReader(t *testing.T) {
+	const size = 100_000
+	target := newTarget(t, 3, size)
+	r := attach(t, target, 1)
+	region := must[int](t)(target.Revoke([]int{2}, 1))
+	if err := r.Update(target.Regions()); err != nil {
+		t.Fatal(err)
+	}
+	write(t, r, 0, 0, pattern(size, 1))
+	write(t, r, region, 2, pattern(size, 2))
+
+	at := attachment(t, target, 1)
+	at.Token = must[[]byte](t)(target.GrantRead())
+	reader := must[*Reader](t)(OpenReader(t.Context(), at))
+	slot0, slot2 := must[[]byte](t)(reader.Slot(0, 0)), must[[]byte](t)(reader.Slot(region, 2))
+	if !bytes.Equal(slot0, pattern(size, 1)) || !bytes.Equal(slot2, pattern(size, 2)) {
+		t.Error("the reader sees other bytes")
+	}
+	_, err := reader.Slot(0, 3)
+	wantError(t, err, "slot 3 of a buffer of 3 slots")
+	_, err = reader.Slot(5, 0)
+	wantError(t, err, "slot 0 in region 5: the region is not known here")
+	_, err = OpenReader(t.Context(), at)
+	wantError(t, err, "the token is not good") // one connection only
+
+	target.Close() // and the reader still has the memory
+	if !bytes.Equal(slot2, pattern(size, 2)) {
+		t.Error("the bytes went with the receiver")
+	}
+	if err := reader.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// What a reader gets cannot be mapped for writing, and its token attaches no
+// writer.
+func TestReaderCannotWrite(t *testing.T) {
+	target := newTarget(t, 1, 100)
+	at := attachment(t, target, 1)
+	at.Token = must[[]byte](t)(target.GrantRead())
+	_, err := Attach(t.Context(), at)
+	wantError(t, err, "map region 0", "permission denied")
+}
+
+func TestReadTokensAreBounded(t *testing.T) {
+	target := newTarget(t, 1, 100)
+	at := attachment(t, target, 1)
+	at.Token = must[[]byte](t)(target.GrantRead())
+	for range maxReaders - 1 {
+		must[[]byte](t)(target.GrantRead())
+	}
+	_, err := target.GrantRead()
+	wantError(t, err, "1024 readers have not connected yet")
+	target.mu.Lock()
+	for id, r := range target.readers {
+		r.until = time.Now().Add(-time.Second)
+		target.readers[id] = r
+	}
+	target.mu.Unlock()
+	_, err = OpenReader(t.Context(), at)
+	wantError(t, err, "the token is not good")
+	must[[]byte](t)(target.GrantRead())
+}
+
+// Closing either side ends the other's writes with an error, under way or not.
+func TestCloseWhileWriting(t *testing.T) {
+	for _, side := range []string{"remote", "target"} {
+		t.Run(side, func(t *testing.T) {
+			target := newTarget(t, 1, 8<<20)
+			r := attach(t, target, 1)
+			began, ended := make(chan struct{}), make(chan error, 1)
+			go func() {
+				b := make([]byte, 8<<20)
+				for i := 0; ; i++ {
+					if err := r.Write(context.Background(), []rdma.Op{{Local: b}}); err != nil {
+						ended <- err
+						return
+					}
+					if i == 0 {
+						close(began)
+					}
+				}
+			}()
+			receive(t, "writes go on", began)
+			want := errRemoteClosed
+			if side == "target" {
+				target.Close()
+				receive(t, "the remote is done", r.Done())
+				want = errTargetGone
+			} else {
+				r.Close()
+				receive(t, "the writer is gone", target.Gone())
+				receive(t, "the remote is done", r.Done())
+			}
+			if err := receive(t, "writes end", ended); !errors.Is(err, want) {
+				t.Errorf("writes ended with %v, want %v", err, want)
+			}
+			if err := r.Update([]rdma.Region{{ID: 1}}); err == nil {
+				t.Error("Update works after the end")
+			}
+		})
+	}
+}
+
+func TestUseAfterClose(t *testing.T) {
+	target := newTarget(t, 1, 100)
+	target.Close()
+	_, err := target.Grant(1)
+	wantError(t, err, "closed")
+	_, err = target.GrantRead()
+	wantError(t, err, "closed")
+	_, err = target.Revoke([]int{0}, 1)
+	wantError(t, err, "closed")
+}
+
+// connect opens a connection that has not said anything.
+func connect(t *testing.T, target *Target) *net.UnixConn {
+	t.Helper()
+	c := must[*net.UnixConn](t)(net.DialUnix("unix", nil, target.listener.Addr().(*net.UnixAddr)))
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func TestHostileConnections(t *testing.T) {
+	target := newTarget(t, 2, 1000)
+	serves := func(w rdma.Writer) {
+		t.Helper()
+		r := attach(t, target, w)
+		write(t, r, 0, 0, pattern(1000, uint64(w)))
+		if !bytes.Equal(target.Slot(0), pattern(1000, uint64(w))) {
+			t.Error("bytes did not arrive")
+		}
+	}
+	// Garbage is refused with a reason, or at least let go.
+	c := connect(t, target)
+	c.Write(bytes.Repeat([]byte{0xff}, helloLen))
+	a := must[answer](t)(readAnswer(c))
+	if a.status != refused || !strings.Contains(string(a.text), "another version of pd-tools") {
+		t.Errorf("garbage was answered %d %q", a.status, a.text)
+	}
+	c = connect(t, target)
+	c.Write(make([]byte, 1<<16))
+	serves(1)
+
+	// Descriptors sent along are not kept.
+	before := holdings(t)
+	for range 50 {
+		c, fd := connect(t, target), must[int](t)(memfd(4096))
+		c.WriteMsgUnix([]byte("x"), unix.UnixRights(fd), nil)
+		unix.Close(fd)
+		c.Close()
+	}
+	eventually(t, "no descriptor of a stranger is kept", func() bool { return holdings(t) == before })
+
+	// A thousand that connect and hold do not keep others out, nor do they stay.
+	held := make([]*net.UnixConn, 1000)
+	for i := range held {
+		held[i] = connect(t, target)
+		if i%3 == 0 {
+			held[i].Write([]byte(magic)) // half a hello
+		}
+	}
+	serves(2)
+	for i, c := range held[:len(held)-maxStrangers] {
+		c.SetReadDeadline(time.Now().Add(patience))
+		if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("stranger %d is still connected", i)
+		}
+	}
+	serves(3)
+}
+
+// A writer that asks and does not read, or sends garbage, blocks nobody and is
+// not gone before its connection is: it may have the memory.
+func TestHostileWriter(t *testing.T) {
+	target := newTarget(t, 1, 1000)
+	c := must[*net.UnixConn](t)(dial(t.Context(), attachment(t, target, 1)))
+	defer c.Close()
+	flooded := make(chan struct{})
+	go func() {
+		defer close(flooded)
+		c.SetWriteDeadline(time.Now().Add(300 * time.Millisecond))
+		for {
+			if _, err := c.Write(make([]byte, 4096)); err != nil {
+				return
+			}
+		}
+	}()
+	receive(t, "the flood ends", flooded)
+	r := attach(t, target, 2)
+	write(t, r, 0, 0, []byte("served"))
+	r.Close()
+	if w := receive(t, "the other writer is gone", target.Gone()); w != 2 {
+		t.Errorf("writer %d is gone, whose connection is open", w)
+	}
+	if !target.Withdraw(1) {
+		t.Error("the hostile writer does not count as connected")
+	}
+	c.Close()
+	if w := receive(t, "the hostile writer is gone", target.Gone()); w != 1 {
+		t.Errorf("writer %d is gone", w)
+	}
+}
+
+// as runs f on a thread of its own whose user is uid.
+func as(t *testing.T, uid int, f func()) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can be another user")
+	}
+	done := make(chan syscall.Errno)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		_, _, errno := syscall.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0))
+		if errno == 0 {
+			f()
+		}
+		done <- errno
+	}()
+	if errno := <-done; errno != 0 {
+		t.Skipf("cannot be user %d: %v", uid, errno)
+	}
+}
+
+func TestOtherUser(t *testing.T) {
+	target := newTarget(t, 1, 1000)
+	at := attachment(t, target, 1)
+	as(t, 65534, func() { // a good token does not help
+		c := connect(t, target)
+		c.Write(append([]byte(magic), at.Token...))
+		a, err := readAnswer(c)
+		if err != nil || a.status != refused || !strings.Contains(string(a.text), "the other end belongs to user 65534") {
+			t.Errorf("another user was answered %d %q, %v", a.status, a.text, err)
+		}
+	})
+	at.ReceiverID = "another user's"
+	var squatter *net.UnixListener
+	as(t, 65534, func() { squatter = must[*net.UnixListener](t)(net.ListenUnix("unix", address(at.ReceiverID))) })
+	defer squatter.Close()
+	_, err := Attach(t.Context(), at)
+	wantError(t, err, "the other end belongs to user 65534")
+	at.ReceiverID = t.Name()
+	must[rdma.Remote](t)(Attach(t.Context(), at)).Close() // the token was not used up
+}
