@@ -115,24 +115,32 @@ func (c *core) answered(now time.Duration, ev answered) {
 		return
 	}
 	r.land(f)
-	switch msg := ev.msg.(type) {
-	case *wire.CommitResponse:
-		c.committed(f, msg)
-	case *wire.AllocResponse:
-		c.allocated(f, msg)
+	commitResp, isCommit := ev.msg.(*wire.CommitResponse)
+	allocResp, isAlloc := ev.msg.(*wire.AllocResponse)
+	switch {
+	case isCommit && f.kind == commit:
+		c.committed(f, commitResp)
+	case isAlloc && f.kind == cancel:
+		c.owed--
+	case isAlloc && f.kind != commit:
+		c.allocated(f, allocResp)
 	default:
-		c.stop(f.req, verdict{status: Failed, code: wire.CodeInternal, reason: fmt.Sprintf("%s answered with a %T", r.endpoint, msg)})
+		c.abandon(r, wire.CodeInternal, fmt.Errorf("%s answered another question than was asked, with a %T", r.endpoint, ev.msg))
 	}
 	c.pump(r)
 }
 
-// allocated takes the answer to a batch or a cancel.
+// abandon ends a session that is no good any more.
+func (c *core) abandon(r *receiver, code wire.Code, err error) {
+	s := r.session
+	c.do.abandon(s)
+	c.lost(c.now, lost{session: s, code: code, err: err})
+}
+
+// allocated takes the answer to a batch.
 func (c *core) allocated(f *flight, resp *wire.AllocResponse) {
 	req := f.req
 	switch {
-	case f.kind == cancel:
-		c.owed--
-		return
 	case req.stage == ended:
 		return
 	case resp.Code != "" || resp.Error != "":
@@ -340,9 +348,8 @@ func (c *core) giveUp(r *receiver, f *flight) {
 		c.stop(f.req, verdict{status: Failed, code: codeUnreachable, reason: fmt.Sprintf(
 			"no answer from %s within %v: is pd-recv running there?", r.endpoint, c.cfg.timeout)})
 	case s.lastHeard() <= f.since || f.kind == cancel || f.kind == commit:
-		c.do.abandon(s)
-		c.lost(c.now, lost{session: s, code: codeUnreachable, err: fmt.Errorf(
-			"%s has not answered for %v: it is stopped or unreachable", r.endpoint, c.cfg.timeout)})
+		c.abandon(r, codeUnreachable, fmt.Errorf(
+			"%s has not answered for %v: it is stopped or unreachable", r.endpoint, c.cfg.timeout))
 	case f.req.stage == ended:
 		r.land(f)
 	default:

@@ -51,9 +51,12 @@ type linkConfig struct {
 	timeout  time.Duration // silence after which a session is over; 0: none
 	memory   *buffer
 	clock    *clock
-	attach   func(context.Context, string, rdma.Attachment) (rdma.Remote, error)
+	attach   attachFunc
 	emit     func(event any) // to the core
 }
+
+// attachFunc reaches for a receiver's memory with the named engine.
+type attachFunc func(ctx context.Context, engine string, at rdma.Attachment) (rdma.Remote, error)
 
 // link is the connection to one receiver. Its goroutine owns the DEALER socket:
 // it attaches, keeps the lease alive, carries messages and answers, and sees
@@ -94,8 +97,18 @@ type opening struct {
 	epoch   uint64
 	lease   time.Duration
 	regions map[int64]bool // known to the engine
-	pending []answered     // answers that name others
+	pending []parked       // answers that name others
 }
+
+// parked is an answer that waits for a region to become known.
+type parked struct {
+	answered
+	updates int // since it came
+}
+
+// maxUpdates is after how many updates a region must be known: it was there
+// when the answer that names it was sent, and so when the second was asked for.
+const maxUpdates = 2
 
 // linkState is how far a session is.
 type linkState uint8
@@ -320,14 +333,14 @@ func (l *link) receive(frames [][]byte) error {
 			return nil
 		}
 		if id < ownIDs {
-			l.deliver(answered{o.session, id, msg})
+			l.deliver(parked{answered: answered{o.session, id, msg}})
 		}
 	case *wire.CommitResponse:
 		if msg.Code == wire.CodeStaleEpoch {
 			l.lose(l.estranged(0))
 			return nil
 		}
-		l.deliver(answered{o.session, id, msg})
+		l.deliver(parked{answered: answered{o.session, id, msg}})
 	default:
 		return fmt.Errorf("a %T is no answer", msg)
 	}
@@ -347,13 +360,16 @@ func (l *link) estranged(epoch uint64) lost {
 }
 
 // deliver hands an answer to the core, once all regions it names are known.
-func (l *link) deliver(a answered) {
+func (l *link) deliver(a parked) {
 	o := l.opening
-	if a.session == nil {
+	switch {
+	case a.session == nil:
 		return // an answer before any question
-	}
-	if o.knows(a.msg) {
-		l.cfg.emit(a)
+	case o.knows(a.msg):
+		l.cfg.emit(a.answered)
+		return
+	case a.updates == maxUpdates:
+		l.lose(lost{code: wire.CodeInternal, err: fmt.Errorf("%s names a region of memory that it does not describe", l.cfg.endpoint)})
 		return
 	}
 	o.pending = append(o.pending, a)
@@ -509,7 +525,10 @@ func (l *link) updated(u updated) {
 	pending := o.pending
 	o.pending = nil
 	for _, a := range pending {
-		l.deliver(a)
+		if l.opening == o { // else the one before ended it
+			a.updates++
+			l.deliver(a)
+		}
 	}
 }
 

@@ -62,6 +62,8 @@ type Config struct {
 	// Progress, if any, is told every ProgressEvery how far things are.
 	Progress      func(Progress)
 	ProgressEvery time.Duration
+
+	attach attachFunc // nil: engines.Attach
 }
 
 // Progress is how far a run is.
@@ -137,6 +139,10 @@ func newRun(cfg Config) (r *run, err error) {
 }
 
 func (r *run) connect() (err error) {
+	attach := r.cfg.attach
+	if attach == nil {
+		attach = engines.Attach
+	}
 	if r.cfg.Proxy != "" {
 		emit := func(n noticed) { r.events.put(n) }
 		if r.notifier, err = newNotifier(r.sock, r.cfg.Proxy, r.cfg.Timeout, r.clock, emit); err != nil {
@@ -152,7 +158,7 @@ func (r *run) connect() (err error) {
 			timeout:  r.cfg.Timeout,
 			memory:   r.memory,
 			clock:    r.clock,
-			attach:   engines.Attach,
+			attach:   attach,
 			emit:     r.events.put,
 		})
 		if err != nil {

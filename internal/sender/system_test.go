@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 
 	recv "github.com/pd-tools/pd-tools/internal/receiver"
 	"github.com/pd-tools/pd-tools/internal/reservation"
+	"github.com/pd-tools/pd-tools/rdma"
 	"github.com/pd-tools/pd-tools/rdma/engines"
 )
 
@@ -54,16 +56,12 @@ func startReceiver(t *testing.T, o receiverOptions) *testReceiver {
 	}
 	epoch := epochs.Add(1)
 	id := fmt.Sprintf("%s-%d-%d", strings.ReplaceAll(t.Name(), "/", "-"), epoch, time.Now().UnixNano())
-	target, err := engines.Target("shm", id, o.slots, o.size)
-	if err != nil {
-		t.Fatal(err)
-	}
 	tr := &testReceiver{done: make(chan struct{})}
 	tr.news = sync.NewCond(&tr.mu)
 	r, err := recv.New(recv.Config{
-		Listen: o.listen,
-		ID:     id,
-		Target: target,
+		Listen:     o.listen,
+		ID:         id,
+		OpenTarget: func() (rdma.Target, error) { return engines.Target("shm", id, o.slots, o.size) },
 		Reservation: reservation.Config{
 			Slots: o.slots, SlotBytes: o.size, Epoch: epoch, Mode: o.mode,
 			AdmitTimeout: o.admit, Lease: o.lease, MaxGap: recv.MaxGap,
@@ -250,3 +248,25 @@ func TestTwoInterleavedRequestsBothReady(t *testing.T) {
 		t.Fatalf("%+v, notes %q", sum, s.notes)
 	}
 }
+
+// pipe is a manifest that is written as the test goes on.
+type pipe struct {
+	t *testing.T
+	r *io.PipeReader
+	w *io.PipeWriter
+}
+
+func newPipe(t *testing.T) *pipe {
+	r, w := io.Pipe()
+	t.Cleanup(func() { w.Close() })
+	return &pipe{t, r, w}
+}
+
+func (p *pipe) write(text string) {
+	p.t.Helper()
+	if _, err := io.WriteString(p.w, text); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *pipe) close() { p.w.Close() }

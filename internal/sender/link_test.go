@@ -1,0 +1,294 @@
+package sender
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+const short = 300 * time.Millisecond // a --timeout that tests can wait for
+
+// oneRequest is a manifest of one request, A, of two chunks.
+func oneRequest() *strings.Reader { return strings.NewReader(manifestLine("A", 2, 0, 1, 100)) }
+
+func wantResult(t *testing.T, r *Result, status Status, code wire.Code, words ...string) {
+	t.Helper()
+	if r.Status != status || r.Code != code {
+		t.Errorf("%s ended %s, %q (%s); want %s, %q", r.ReqID, r.Status, r.Code, r.Error, status, code)
+	}
+	for _, w := range words {
+		if !strings.Contains(r.Error, w) {
+			t.Errorf("%s: error %q does not say %q", r.ReqID, r.Error, w)
+		}
+	}
+}
+
+// lmcache_peer.md, row 14; F45: waits are bounded.
+func TestSilentReceiver(t *testing.T) {
+	for name, silent := range map[string]func(wire.Message) bool{
+		"attach":     func(wire.Message) bool { return true },
+		"allocation": func(m wire.Message) bool { return !is[*wire.AttachRequest](m) },
+		"commit":     func(m wire.Message) bool { return is[*wire.CommitRequest](m) || is[*wire.Heartbeat](m) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := startFake(t)
+			f.instead(func(m fakeMessage) (wire.Message, bool) { return nil, silent(m.msg) })
+			cfg := f.config()
+			cfg.Stdin, cfg.Timeout = oneRequest(), short
+			start := time.Now()
+			s := send(t, cfg)
+			wantResult(t, s.result("A"), Failed, codeUnreachable, f.endpoint, short.String())
+			if sum := s.wait(); sum.Failed != 1 {
+				t.Errorf("%+v", sum)
+			}
+			if took := time.Since(start); took > 10*short {
+				t.Errorf("it took %v", took)
+			}
+		})
+	}
+}
+
+// A receiver that lives and does not admit: only the request that waits fails,
+// and it is cancelled.
+func TestSlowAdmissionEndsByTimeout(t *testing.T) {
+	f := startFake(t)
+	f.instead(func(m fakeMessage) (wire.Message, bool) {
+		a, ok := m.msg.(*wire.AllocRequest)
+		return nil, ok && a.ReqID == "A"
+	})
+	cfg := f.config()
+	cfg.Stdin, cfg.Timeout = strings.NewReader(manifestLine("A", 1, 0, 0, 100)+manifestLine("B", 1, 0, 0, 100)), short
+	s := send(t, cfg)
+	wantResult(t, s.result("A"), Failed, codeTimeout, f.endpoint)
+	wantResult(t, s.result("B"), Ready, "")
+	f.wait("CancelNotif", 1, is[*wire.CancelNotif])
+	s.wait()
+}
+
+func TestReceiverRefusesToAttach(t *testing.T) {
+	f := startFake(t)
+	f.instead(func(m fakeMessage) (wire.Message, bool) {
+		resp := f.welcome()
+		resp.Error, resp.Code = "sender's slots are 64 bytes, receiver's 128", wire.CodeBadRequest
+		return resp, true
+	})
+	cfg := f.config()
+	cfg.Stdin = oneRequest()
+	s := send(t, cfg)
+	wantResult(t, s.result("A"), Failed, wire.CodeBadRequest, "64", "128")
+	s.wait()
+}
+
+func TestReceiversOfTwoSlotSizes(t *testing.T) {
+	f, g := startFake(t), startFake(t)
+	other := g.welcome()
+	other.SlotSize = 2 * fakeSlot
+	g.instead(func(m fakeMessage) (wire.Message, bool) { return other, is[*wire.AttachRequest](m.msg) })
+	cfg := f.config()
+	cfg.Receivers = append(cfg.Receivers, g.endpoint)
+	in := newPipe(t)
+	cfg.Stdin = in.r
+	s := send(t, cfg)
+	in.write(manifestLine("A", 1, 0, 0, 100)) // cuts the staging buffer
+	wantResult(t, s.result("A"), Ready, "")
+	in.write(manifestLine("B", 1, 0, 0, 100))
+	wantResult(t, s.result("B"), Failed, wire.CodeInternal, g.endpoint, "4096", "8192")
+	in.close()
+	s.wait()
+	if m := g.wait("AttachRequest", 1, is[*wire.AttachRequest]); m.msg.(*wire.AttachRequest).SlotSize != fakeSlot {
+		t.Errorf("asked to attach with slots of %d", m.msg.(*wire.AttachRequest).SlotSize)
+	}
+}
+
+// Contract §4: the sender attaches anew and fails what was refused; nothing of
+// the old instance is used.
+func TestAnotherEpochIsAnotherReceiver(t *testing.T) {
+	for name, answer := range map[string]*wire.AllocResponse{
+		"stale_epoch":     {RemoteIndexes: []int64{-1}, Error: "another", Code: wire.CodeStaleEpoch},
+		"another's epoch": {RemoteIndexes: []int64{0, 1}, Epoch: fakeEpoch + 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := startFake(t)
+			f.instead(func(m fakeMessage) (wire.Message, bool) {
+				a, ok := m.msg.(*wire.AllocRequest)
+				return answer, ok && a.ReqID == "A"
+			})
+			cfg := f.config()
+			in := newPipe(t)
+			cfg.Stdin = in.r
+			s := send(t, cfg)
+			in.write(manifestLine("A", 2, 0, 1, 100))
+			wantResult(t, s.result("A"), Failed, wire.CodeStaleEpoch, f.endpoint)
+			in.write(manifestLine("B", 1, 0, 0, 100))
+			wantResult(t, s.result("B"), Ready, "")
+			in.close()
+			s.wait()
+			first := f.wait("AttachRequest", 1, is[*wire.AttachRequest])
+			second := f.wait("second AttachRequest", 2, is[*wire.AttachRequest])
+			if first.from == second.from {
+				t.Error("it attached anew under its old identity")
+			}
+			if len(f.remote.writes) != 1 {
+				t.Errorf("%d chunks were written, only B's should", len(f.remote.writes))
+			}
+		})
+	}
+}
+
+func TestHeartbeatsGoOnWhileNothingElseDoes(t *testing.T) {
+	f := startFake(t)
+	resp := f.welcome()
+	resp.LeaseMS = 30
+	f.instead(func(m fakeMessage) (wire.Message, bool) { return resp, is[*wire.AttachRequest](m.msg) })
+	f.remote.setHold(true) // a copy that lasts
+	cfg := f.config()
+	cfg.Stdin = oneRequest()
+	s := send(t, cfg)
+	f.remote.waitWrites(t, 1)
+	before := f.count(is[*wire.Heartbeat])
+	f.wait("Heartbeat", before+3, is[*wire.Heartbeat])
+	f.remote.setHold(false)
+	wantResult(t, s.result("A"), Ready, "")
+	s.wait()
+}
+
+// lmcache_peer.md, rows 1 and 2: neither the next batch of an admitted request
+// nor a cancel waits behind a batch that waits.
+func TestNothingWaitsBehindAWaitingBatch(t *testing.T) {
+	f := startFake(t)
+	f.instead(func(m fakeMessage) (wire.Message, bool) {
+		a, ok := m.msg.(*wire.AllocRequest)
+		return nil, ok && a.ReqID == "B"
+	})
+	cfg := f.config()
+	in := newPipe(t)
+	cfg.Stdin = in.r
+	s := send(t, cfg)
+	in.write(manifestLine("A", 2, 0, 0, 100) + manifestLine("B", 2, 0, 0, 100))
+	f.wait("batch of B", 1, func(m wire.Message) bool { a, ok := m.(*wire.AllocRequest); return ok && a.ReqID == "B" })
+	in.write(manifestLine("A", 2, 1, 1, 100))
+	wantResult(t, s.result("A"), Ready, "")
+	in.write(`{"cancel":"B"}` + "\n")
+	wantResult(t, s.result("B"), Cancelled, "")
+	c := f.wait("CancelNotif", 1, is[*wire.CancelNotif])
+	if id := c.msg.(*wire.CancelNotif).ReqID; id != "B" {
+		t.Errorf("cancelled %s", id)
+	}
+	in.close()
+	if sum := s.wait(); !sum.Clean() {
+		t.Errorf("a cancel is no failure: %+v", sum)
+	}
+}
+
+// Contract §4: an attached sender cancels only when none of its writes for that
+// request is in flight.
+func TestCancelWaitsForWritesUnderWay(t *testing.T) {
+	f := startFake(t)
+	f.remote.setHold(true)
+	cfg := f.config()
+	in := newPipe(t)
+	cfg.Stdin = in.r
+	s := send(t, cfg)
+	in.write(manifestLine("A", 3, 0, 1, 100))
+	f.remote.waitWrites(t, 2)
+	in.write(`{"cancel":"A"}` + "\n")
+	wantResult(t, s.result("A"), Cancelled, "")
+	in.write(manifestLine("B", 1, 0, 0, 100))
+	f.wait("batch of B", 1, func(m wire.Message) bool { a, ok := m.(*wire.AllocRequest); return ok && a.ReqID == "B" })
+	if n := f.count(is[*wire.CancelNotif]); n != 0 {
+		t.Fatal("cancelled while its writes are under way")
+	}
+	f.remote.setHold(false)
+	f.wait("CancelNotif", 1, is[*wire.CancelNotif])
+	wantResult(t, s.result("B"), Ready, "")
+	in.close()
+	s.wait()
+	if n := f.count(is[*wire.CommitRequest]); n != 1 {
+		t.Errorf("%d commits, want B's only", n)
+	}
+}
+
+// Slots that were revoked live in regions that were not there at attach.
+func TestRegionsAreLearntBeforeTheyAreWrittenTo(t *testing.T) {
+	f := startFake(t)
+	now := f.welcome()
+	now.Regions = append(now.Regions, wire.Region{ID: 5})
+	asked := 0
+	f.instead(func(m fakeMessage) (wire.Message, bool) {
+		switch m.msg.(type) {
+		case *wire.AttachRequest:
+			asked++
+			return now, asked > 1
+		case *wire.AllocRequest:
+			return &wire.AllocResponse{RemoteIndexes: []int64{3, 4}, Regions: []int64{0, 5}, Epoch: fakeEpoch}, true
+		}
+		return nil, false
+	})
+	cfg := f.config()
+	cfg.Stdin = oneRequest()
+	s := send(t, cfg)
+	wantResult(t, s.result("A"), Ready, "")
+	s.wait()
+	if len(f.remote.regions) != 2 {
+		t.Errorf("engine was told of regions %v", f.remote.regions)
+	}
+	for _, op := range f.remote.writes {
+		if op.Slot == 4 && op.Region != 5 || op.Slot == 3 && op.Region != 0 {
+			t.Errorf("wrote to slot %d of region %d", op.Slot, op.Region)
+		}
+	}
+}
+
+func TestReceiverThatIsGoneFailsItsRequestsAtOnce(t *testing.T) {
+	f := startFake(t)
+	f.instead(func(m fakeMessage) (wire.Message, bool) { return nil, is[*wire.AllocRequest](m.msg) })
+	cfg := f.config()
+	cfg.Stdin = oneRequest()
+	s := send(t, cfg)
+	f.wait("AllocRequest", 1, is[*wire.AllocRequest])
+	close(f.remote.done)
+	wantResult(t, s.result("A"), Failed, codeUnreachable, f.endpoint, "gone")
+	s.wait()
+}
+
+// What a receiver says before it goes is heard.
+func TestLastWordsAreHeard(t *testing.T) {
+	f := startFake(t)
+	f.instead(func(m fakeMessage) (wire.Message, bool) { return nil, is[*wire.AllocRequest](m.msg) })
+	cfg := f.config()
+	cfg.Stdin = oneRequest()
+	s := send(t, cfg)
+	m := f.wait("AllocRequest", 1, is[*wire.AllocRequest])
+	f.reply(m, &wire.AllocResponse{RemoteIndexes: []int64{-1, -1}, Error: "receiver is stopping", Code: wire.CodeShuttingDown})
+	close(f.remote.done)
+	wantResult(t, s.result("A"), Failed, wire.CodeShuttingDown, "stopping")
+	s.wait()
+}
+
+func TestAnswersThatMakeNoSense(t *testing.T) {
+	for name, answer := range map[string]wire.Message{
+		"slot beyond the buffer":  &wire.AllocResponse{RemoteIndexes: []int64{0, fakeSlots}, Epoch: fakeEpoch},
+		"negative slot":           &wire.AllocResponse{RemoteIndexes: []int64{0, -1}, Epoch: fakeEpoch},
+		"too few slots":           &wire.AllocResponse{RemoteIndexes: []int64{0}, Epoch: fakeEpoch},
+		"too many slots":          &wire.AllocResponse{RemoteIndexes: []int64{0, 1, 2}, Epoch: fakeEpoch},
+		"already sent, no such":   &wire.AllocResponse{RemoteIndexes: []int64{0}, AlreadySentIndexes: []int64{2}, Epoch: fakeEpoch},
+		"already sent, twice":     &wire.AllocResponse{AlreadySentIndexes: []int64{1, 1}, Epoch: fakeEpoch},
+		"regions for other slots": &wire.AllocResponse{RemoteIndexes: []int64{0, 1}, Regions: []int64{0, 0, 1}, Epoch: fakeEpoch},
+		"answer of another kind":  &wire.CommitResponse{},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := startFake(t)
+			f.instead(func(m fakeMessage) (wire.Message, bool) { return answer, is[*wire.AllocRequest](m.msg) })
+			cfg := f.config()
+			cfg.Stdin = oneRequest()
+			s := send(t, cfg)
+			wantResult(t, s.result("A"), Failed, wire.CodeInternal, f.endpoint)
+			s.wait()
+			if len(f.remote.writes) > 0 {
+				t.Error("something was written")
+			}
+		})
+	}
+}
