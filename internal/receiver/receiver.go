@@ -33,6 +33,10 @@ const (
 	// idleTick is how often time passes in the core while nothing happens.
 	idleTick = 50 * time.Millisecond
 
+	// busyWait is how long a loop that has just had a message waits for the next
+	// one before it looks at anything else.
+	busyWait = 2 * time.Millisecond
+
 	// Events are handed over when there are so many bytes of them or the first
 	// has waited so long: waking who writes them for each would cost more than
 	// they do.
@@ -140,7 +144,7 @@ func (r *Receiver) openSockets() (err error) {
 		RecvQueue: recvQueue,
 		SendQueue: sendQueue,
 		Prepare: func(s *zmq4.Socket) error {
-			return errors.Join(s.SetRouterHandover(true), s.SetRouterMandatory(1))
+			return errors.Join(s.SetRouterHandover(true), s.SetRouterMandatory(1), s.SetRcvtimeo(busyWait))
 		},
 	})
 	if err != nil {
@@ -164,27 +168,29 @@ func (r *Receiver) Endpoint() string { return r.endpoint }
 func (r *Receiver) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, r.waker.Wake)()
 	go r.writers.watch(r.waker.Wake)
-	more := false
+	busy := false
 	for ctx.Err() == nil {
 		var err error
-		if more, err = r.turn(more); err != nil {
+		if busy, err = r.turn(busy); err != nil {
 			return errors.Join(err, r.close(r.cfg.ShutdownTimeout/4))
 		}
 	}
 	return r.shutdown()
 }
 
-// turn waits until there is something to do, unless the last turn left
-// messages unread, and does a bounded amount of it. Messages that have come
-// are handled before anything expires or any writer is taken for gone.
-func (r *Receiver) turn(more bool) (bool, error) {
-	if !more {
+// turn waits until there is something to do and does a bounded amount of it.
+// Messages that have come are handled before anything expires or any writer is
+// taken for gone. It reports whether any had come.
+func (r *Receiver) turn(busy bool) (bool, error) {
+	read := sock.RecvWait
+	if !busy {
+		read = sock.Recv
 		if err := r.sleep(); err != nil {
 			return false, err
 		}
 	}
 	gone := r.writers.gone.take()
-	more, err := r.receive(turnMessages)
+	busy, err := r.receive(read, turnMessages)
 	if err != nil {
 		return false, err
 	}
@@ -202,7 +208,7 @@ func (r *Receiver) turn(more bool) (bool, error) {
 	if len(r.lines) >= eventBytes || r.lineCount > 0 && r.now.Sub(r.firstLine) >= eventDelay {
 		r.emit()
 	}
-	return more, nil
+	return busy, nil
 }
 
 func (r *Receiver) sleep() error {
@@ -223,24 +229,25 @@ func (r *Receiver) sleep() error {
 	return nil
 }
 
-// receive handles up to limit messages that have come and reports whether it
-// stopped at the limit.
-func (r *Receiver) receive(limit int) (more bool, err error) {
+// receive handles up to limit messages, the first as read gets it, and reports
+// whether there were any.
+func (r *Receiver) receive(read func(*zmq4.Socket, int) ([][]byte, error), limit int) (some bool, err error) {
 	for range limit {
-		frames, err := sock.Recv(r.socket, maxFrames)
+		frames, err := read(r.socket, maxFrames)
 		switch {
 		case errors.Is(err, sock.ErrAgain):
-			return false, nil
+			return some, nil
 		case errors.Is(err, sock.ErrFrames):
 			env, _, _ := open(frames)
 			r.bad(env, &wire.DecodeError{Reason: fmt.Sprintf("message has more than %d frames", maxFrames)})
 		case err != nil:
-			return false, fmt.Errorf("cannot receive: %w", err)
+			return some, fmt.Errorf("cannot receive: %w", err)
 		default:
 			r.handle(frames)
 		}
+		some, read = true, sock.Recv
 	}
-	return true, nil
+	return some, nil
 }
 
 func (r *Receiver) handle(frames [][]byte) {

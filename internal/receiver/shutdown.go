@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pd-tools/pd-tools/internal/reservation"
+	"github.com/pd-tools/pd-tools/internal/sock"
 )
 
 // shutdown answers everybody who waits, and those whose messages have come, and
@@ -12,7 +13,7 @@ import (
 func (r *Receiver) shutdown() error {
 	quarter := r.cfg.ShutdownTimeout / 4
 	r.step(reservation.Shutdown{})
-	_, err := r.receive(turnMessages)
+	_, err := r.receive(sock.Recv, turnMessages)
 	r.emit()
 	for now, end := time.Now(), time.Now().Add(quarter); len(r.out.turn) > 0 && now.Before(end); now = time.Now() {
 		r.out.flush(now)
