@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"reflect"
@@ -167,20 +168,33 @@ func TestLeftOut(t *testing.T) {
 
 // frame is a map of names and values; the values are msgpack already.
 func frame(pairs ...string) []byte {
-	b := appendHead(nil, kindMap, len(pairs)/2)
+	b := encoded(func(e *msgpack.Encoder) error { return e.EncodeMapLen(len(pairs) / 2) })
 	for i := 0; i < len(pairs); i += 2 {
-		b = append(appendStr(b, pairs[i]), pairs[i+1]...)
+		b += str(pairs[i]) + pairs[i+1]
 	}
-	return b
+	return []byte(b)
 }
 
-func str(s string) string { return string(appendStr(nil, s)) }
+// encoded is what write writes.
+func encoded(write func(*msgpack.Encoder) error) string {
+	var out bytes.Buffer
+	if err := write(msgpack.NewEncoder(&out)); err != nil {
+		panic(err)
+	}
+	return out.String()
+}
 
-func strs(ss ...string) string { return string(appendList(nil, ss, appendStr)) }
+func str(s string) string {
+	return encoded(func(e *msgpack.Encoder) error { return e.EncodeString(s) })
+}
+
+func strs(ss ...string) string {
+	return encoded(func(e *msgpack.Encoder) error { return e.Encode(ss) })
+}
 
 // many is an array of n times elem.
 func many(n int, elem string) string {
-	return string(appendHead(nil, kindArray, n)) + strings.Repeat(elem, n)
+	return encoded(func(e *msgpack.Encoder) error { return e.EncodeArrayLen(n) }) + strings.Repeat(elem, n)
 }
 
 func alloc(more ...string) []byte {
@@ -405,8 +419,9 @@ func TestInt(t *testing.T) {
 		if c.n.String() != c.text || c.n.Sign() != c.sign || i64 != c.i64 || isI64 != c.isI64 || u64 != c.u64 || isU64 != c.isU64 {
 			t.Errorf("%s: got %v, sign %d, %d %v, %d %v", c.text, c.n, c.n.Sign(), i64, isI64, u64, isU64)
 		}
-		if got := string(appendInt(nil, c.n)); got != c.onWire {
-			t.Errorf("%s: written as %x, want %x", c.text, got, c.onWire)
+		want := str("total_chunks") + c.onWire
+		if got := Append(nil, &AllocRequest{TotalChunks: c.n}); !strings.HasSuffix(string(got), want) {
+			t.Errorf("%s: written as %x, want %x at the end", c.text, got, want)
 		}
 	}
 	if I(5) != U(5) {

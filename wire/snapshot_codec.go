@@ -15,16 +15,11 @@ type snapshotFrame struct {
 	Snapshot `msgpack:",inline"`
 }
 
-func appendSnapshot(dst []byte, s *Snapshot) []byte {
-	out := bytes.NewBuffer(dst)
-	enc := msgpack.NewEncoder(out)
-	enc.SetCustomStructTag("json")
-	enc.UseCompactInts(true)
+func (e *encoder) snapshot(s *Snapshot) {
 	f := snapshotFrame{NameSnapshot, s.Time.UTC().Format(time.RFC3339Nano), *s}
-	if err := enc.Encode(&f); err != nil {
-		panic("wire: encode a Snapshot: " + err.Error()) // neither the types nor a Buffer can fail
+	if err := e.Encode(&f); err != nil {
+		panic("wire: encode a Snapshot: " + err.Error()) // neither the types nor the sink can fail
 	}
-	return out.Bytes()
 }
 
 // snapshot reads the Snapshot of n pairs. Unknown fields are ignored. The
