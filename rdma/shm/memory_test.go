@@ -2,6 +2,7 @@ package shm
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -68,7 +69,7 @@ func used(t *testing.T, m *memory, region int) int64 {
 // a slot never goes where a writer may still write, its memory is zeroed, all
 // other slots keep their bytes, and no memory is lost.
 func TestRevokeWalk(t *testing.T) {
-	const slots, size, steps = 16, 5000, 600
+	const slots, size, steps = 16, 5000, 250
 	for seed := range uint64(4) {
 		m := newTestMemory(t, slots, size)
 		rng := rand.New(rand.NewPCG(seed, 0))
@@ -190,6 +191,26 @@ func TestRevokeIntoTooManyPieces(t *testing.T) {
 	wantError(t, err, "at most 30000")
 	if got := must[int](t)(m.revoke([]int{1, 2, 3, 5}, 1)); got != 1 {
 		t.Errorf("went to region %d", got)
+	}
+}
+
+// A revocation that fails half-way changes nothing.
+func TestRevokeFails(t *testing.T) {
+	m := newTestMemory(t, 3, 4096)
+	short := must[int](t)(memfd(4096)) // holds slot 0; behind it is nothing to populate
+	m.now.Store(&placement{append(m.now.Load().fds, short), m.now.Load().where})
+	for s := range 3 {
+		copy(m.slot(m.base, s), fmt.Sprint("slot ", s))
+	}
+	_, err := m.revoke([]int{0, 2}, 1)
+	wantError(t, err, "prefault 4096 bytes")
+	for s := range 3 {
+		if got, want := string(m.slot(m.base, s)[:6]), fmt.Sprint("slot ", s); got != want {
+			t.Errorf("%q lies in slot %d", got, s)
+		}
+	}
+	if len(m.stale) != 0 || used(t, m, 0) != m.length() {
+		t.Error("the old memory counts as taken away")
 	}
 }
 

@@ -30,8 +30,6 @@ func play(role string) int {
 		err = playWriter(in)
 	case "target":
 		err = playTarget(in)
-	case "bench":
-		err = playBench(in)
 	}
 	if err != nil {
 		fmt.Println("error:", err)

@@ -36,7 +36,7 @@ const Name = "shm"
 // Limits of the target's socket.
 const (
 	maxStrangers = 64          // connections that have not shown a token; one more ends the oldest
-	maxReaders   = 1024        // read tokens not used yet
+	maxReaders   = 1024        // read tokens not used yet, and readers that fetch their regions
 	readTokenTTL = time.Minute // how long a read token waits to be used
 	acceptPause  = 50 * time.Millisecond
 )
@@ -54,7 +54,7 @@ type Target struct {
 	closed     bool
 	tick       uint64                  // grants made so far
 	writers    map[rdma.Writer]*writer // who may write or come to write
-	readers    map[uint64]reader       // read tokens not used yet
+	readers    map[uint64]*reader      // read tokens not used yet
 	lastReader uint64
 	conns      map[*net.UnixConn]struct{} // all that are open
 	strangers  []*net.UnixConn            // those of them that have not shown a token, oldest first
@@ -68,8 +68,9 @@ type writer struct {
 }
 
 type reader struct {
-	secret secret
-	until  time.Time
+	secret    secret
+	until     time.Time // it must have connected
+	connected bool
 }
 
 // address is the abstract socket of a receiver. A hash, since ids are any text.
@@ -104,7 +105,7 @@ func NewTarget(receiverID string, slots int, slotSize int64) (rdma.Target, error
 		wake:     make(chan struct{}, 1),
 		quit:     make(chan struct{}),
 		writers:  make(map[rdma.Writer]*writer),
-		readers:  make(map[uint64]reader),
+		readers:  make(map[uint64]*reader),
 		conns:    make(map[*net.UnixConn]struct{}),
 	}
 	t.work.Go(t.accept)
@@ -156,15 +157,15 @@ func (t *Target) GrantRead() ([]byte, error) {
 	}
 	now := time.Now()
 	for id, r := range t.readers {
-		if now.After(r.until) {
+		if now.After(r.until) && !r.connected {
 			delete(t.readers, id)
 		}
 	}
 	if len(t.readers) >= maxReaders {
-		return nil, fmt.Errorf("%d readers have not connected yet: try again in %v", len(t.readers), readTokenTTL)
+		return nil, fmt.Errorf("%d readers are expected already: try again in %v", len(t.readers), readTokenTTL)
 	}
 	t.lastReader++
-	r := reader{newSecret(), now.Add(readTokenTTL)}
+	r := &reader{secret: newSecret(), until: now.Add(readTokenTTL)}
 	t.readers[t.lastReader] = r
 	return r.secret.token(reading, t.lastReader), nil
 }
@@ -307,7 +308,7 @@ func (t *Target) serve(c *net.UnixConn) {
 		return
 	}
 	if k == reading {
-		_ = t.talk(c, true)
+		t.serveReader(c, number)
 		return
 	}
 	// From here on the other end may have our memory. It is gone when the socket
@@ -316,6 +317,16 @@ func (t *Target) serve(c *net.UnixConn) {
 		_, _ = io.Copy(io.Discard, c)
 	}
 	t.end(rdma.Writer(number))
+}
+
+// serveReader has no end to wait for: a reader that has its regions needs us no
+// more.
+func (t *Target) serveReader(c *net.UnixConn, number uint64) {
+	defer time.AfterFunc(ioTimeout, func() { c.Close() }).Stop()
+	_ = t.talk(c, true)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.readers, number)
 }
 
 // greet reads the hello of a new connection and finds its grant.
@@ -356,8 +367,8 @@ func (t *Target) enter(c *net.UnixConn, k kind, number uint64, secret []byte) er
 			return errors.New("the token is in use: attach anew for another")
 		}
 		w.connected = true
-	case k == reading && r.until.After(time.Now()) && r.secret.equal(secret):
-		delete(t.readers, number)
+	case k == reading && r != nil && r.secret.equal(secret) && !r.connected && time.Now().Before(r.until):
+		r.connected = true
 	default:
 		return errors.New("the token is not good, or not any more: ask for another")
 	}
