@@ -54,7 +54,7 @@ type Target struct {
 	closed     bool
 	tick       uint64                  // grants made so far
 	writers    map[rdma.Writer]*writer // who may write or come to write
-	readers    map[uint64]*reader      // read tokens not used yet
+	readers    map[uint64]*reader      // who may come to read, or fetches its regions
 	lastReader uint64
 	conns      map[*net.UnixConn]struct{} // all that are open
 	strangers  []*net.UnixConn            // those of them that have not shown a token, oldest first
