@@ -10,6 +10,11 @@ import (
 // wakers numbers the inproc endpoints of this process.
 var wakers atomic.Uint64
 
+// wakeQueue is never full: few wake-ups are unread at a time. But ZeroMQ learns
+// what has been read only once in a millisecond, and in a smaller queue finds no
+// room although there is.
+const wakeQueue = 1 << 20
+
 // Waker lets other goroutines wake a loop that polls sockets. The loop adds
 // Socket to its poller and calls Drain when it wakes, before it looks at what
 // the others left for it. Wake is for anyone; Socket, Drain and Close are the
@@ -25,7 +30,7 @@ type Waker struct {
 // NewWaker makes a waker and starts the goroutine that owns its sending end.
 func (c *Context) NewWaker() (*Waker, error) {
 	endpoint := fmt.Sprintf("inproc://waker-%d", wakers.Add(1))
-	pull, err := c.open(zmq4.PULL, Options{}, false)
+	pull, err := c.open(zmq4.PULL, Options{RecvQueue: wakeQueue}, false)
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +38,7 @@ func (c *Context) NewWaker() (*Waker, error) {
 		pull.Close()
 		return nil, err
 	}
-	push, err := c.open(zmq4.PUSH, Options{Linger: -1}, false)
+	push, err := c.open(zmq4.PUSH, Options{SendQueue: wakeQueue, Linger: -1}, false)
 	if err != nil {
 		pull.Close()
 		return nil, err
@@ -59,8 +64,7 @@ func (w *Waker) forward(push *zmq4.Socket) {
 	for {
 		select {
 		case <-w.kick:
-			// A full pipe is as good as a sent message: the loop has one to read.
-			_ = Send(push, nil)
+			_ = Send(push, nil) // finds room, see wakeQueue
 		case <-w.stop:
 			return
 		}
@@ -85,7 +89,9 @@ func (w *Waker) Socket() *zmq4.Socket { return w.pull }
 // Drain takes the wake-ups that have come. What another goroutine left before
 // its Wake is visible after Drain.
 func (w *Waker) Drain() {
-	w.pending.Store(false)
+	// Only behind the last read: a wake-up that was read with pending set again
+	// would leave it set for good.
+	defer w.pending.Store(false)
 	for {
 		if _, err := Recv(w.pull, 1); err != nil {
 			return
