@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/pd-tools/pd-tools/rdma"
 )
@@ -55,6 +56,15 @@ func holdings(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return fmt.Sprintf("%d memfds, %d sockets, %d mappings", memfds, sockets, strings.Count(string(maps), "memfd:"))
+}
+
+// needFiles skips a test that opens more files than the system lets it.
+func needFiles(t *testing.T, n uint64) {
+	t.Helper()
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || limit.Cur < n {
+		t.Skipf("needs %d files open, the limit is %d", n, limit.Cur)
+	}
 }
 
 // eventually waits for a condition.

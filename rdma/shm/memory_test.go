@@ -151,6 +151,7 @@ func TestRevokeRefuses(t *testing.T) {
 // The number of regions is bounded, a refusal changes nothing, and old regions
 // are used again once their writers have ended.
 func TestRevokeUpToTheLastRegion(t *testing.T) {
+	needFiles(t, maxRegions+100)
 	m := newTestMemory(t, 2, 100)
 	for i := 1; i < maxRegions; i++ {
 		if got := must[int](t)(m.revoke([]int{1}, 7)); got != i {

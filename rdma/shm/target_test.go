@@ -429,6 +429,7 @@ func connect(t *testing.T, target *Target) *net.UnixConn {
 }
 
 func TestHostileConnections(t *testing.T) {
+	needFiles(t, 1200)
 	target := newTarget(t, 2, 1000)
 	serves := func(w rdma.Writer) {
 		t.Helper()
