@@ -13,8 +13,7 @@ func (c *core) attached(now time.Duration, ev attached) {
 	r := c.receivers[ev.session.receiver]
 	r.session, r.asking = ev.session, false
 	if c.staging == nil {
-		c.memory = ev.memory
-		c.staging = newStaging(ev.memory.slots, len(c.receivers))
+		c.staging = newStaging(ev.slots, len(c.receivers))
 	}
 	c.pump(r)
 }
@@ -216,19 +215,13 @@ func (b *batch) place(resp *wire.AllocResponse, s *session) error {
 
 // serve gives free staging slots to the chunks whose turn it is.
 func (c *core) serve() {
-	for {
-		b, slot, ok := c.staging.next(c.now)
-		if !ok {
-			return
-		}
+	for b := c.staging.next(c.now); b != nil; b = c.staging.next(c.now) {
 		d := &b.to[b.next]
 		j := &job{
 			session: b.req.session,
 			batch:   b,
 			chunk:   &b.chunks[d.chunk],
 			index:   b.next,
-			slot:    slot,
-			local:   c.memory.slot(slot)[:b.chunks[d.chunk].Length],
 			region:  int(d.region),
 			remote:  int(d.slot),
 		}
@@ -246,7 +239,7 @@ func (c *core) worked(now time.Duration, j *job) {
 	req.removeJob(j)
 	j.session.jobs--
 	c.retire(j.session)
-	c.staging.release(req.receiver.index, j.slot)
+	c.staging.release(req.receiver.index)
 	switch {
 	case req.stage == ended:
 		c.unfence(req, j)

@@ -8,14 +8,16 @@ import (
 )
 
 // buffer is the memory of the staging buffer. The first receiver that is
-// attached decides how large its slots are.
+// attached decides how large its slots are. How many are in use the core
+// counts: there is always one for a job. Which one it is does not matter to
+// anybody, so the one given back last is taken: it is still in the cache.
 type buffer struct {
 	bytes int64 // --staging-size
 
-	mu    sync.Mutex
-	mem   []byte
-	size  int64 // bytes of a slot
-	slots int
+	mu   sync.Mutex
+	mem  []byte
+	size int64 // bytes of a slot
+	free []int // a stack
 }
 
 // slotSize is the size of a slot in bytes, 0 as long as any will do.
@@ -47,8 +49,35 @@ func (b *buffer) cut(size int64) error {
 	// Best effort: a first touch in the middle of a transfer costs several times
 	// the copy.
 	_ = unix.Madvise(mem, unix.MADV_POPULATE_WRITE)
-	b.mem, b.size, b.slots = mem, size, int(slots)
+	b.mem, b.size = mem, size
+	for i := int(slots) - 1; i >= 0; i-- {
+		b.free = append(b.free, i)
+	}
 	return nil
+}
+
+// slots is how many slots there are.
+func (b *buffer) slots() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return int(int64(len(b.mem)) / b.size)
+}
+
+// take takes a slot that nobody uses.
+func (b *buffer) take() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	last := len(b.free) - 1
+	i := b.free[last]
+	b.free = b.free[:last]
+	return i
+}
+
+// give gives a slot back.
+func (b *buffer) give(i int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.free = append(b.free, i)
 }
 
 // slot is the memory of one slot.

@@ -47,7 +47,6 @@ type core struct {
 	receivers []*receiver
 	turn      int      // the receiver of the next request that names none
 	staging   *staging // nil until the first session says how large a slot is
-	memory    *buffer
 
 	seq     uint64 // of requests
 	ids     uint64 // of flights

@@ -15,7 +15,7 @@ import (
 // attached says that a session with a receiver is open.
 type attached struct {
 	session *session
-	memory  *buffer // the same in every session
+	slots   int // of staging; the same in every session
 }
 
 // refused says that a receiver was asked to attach and would not, or that its

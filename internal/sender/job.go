@@ -18,8 +18,6 @@ type job struct {
 	batch   *batch
 	chunk   *manifest.Chunk
 	index   int // among the destinations of its batch
-	slot    int // in staging
-	local   []byte
 	region  int
 	remote  int // slot at the receiver
 	place   int // in its request's list of jobs
@@ -45,7 +43,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // abort calls a job back. It reports false when the write may have begun.
 func (j *job) abort() bool { return j.state.CompareAndSwap(jobReading, jobAborted) }
 
-// recalled says whether abort came in time. Only after the job is back.
+// recalled says whether abort came in time: final once the job is back.
 func (j *job) recalled() bool { return j.state.Load() == jobAborted }
 
 // code says what kind of failure err is.
@@ -57,21 +55,24 @@ func (j *job) code() wire.Code {
 	return codeSource
 }
 
-// run does the work; ops is room for one write.
-func (j *job) run(ctx context.Context, ops []rdma.Op) {
-	if j.state.Load() == jobAborted {
+// run does the work in a slot of the staging buffer; ops is room for one write.
+func (j *job) run(ctx context.Context, memory *buffer, ops []rdma.Op) {
+	if j.recalled() {
 		j.err = errAborted
 		return
 	}
-	if j.err = manifest.Fill(j.local, j.chunk); j.err != nil {
+	slot := memory.take()
+	defer memory.give(slot)
+	local := memory.slot(slot)[:j.chunk.Length]
+	if j.err = manifest.Fill(local, j.chunk); j.err != nil {
 		return
 	}
-	j.crc = crc32.Checksum(j.local, castagnoli)
+	j.crc = crc32.Checksum(local, castagnoli)
 	if !j.state.CompareAndSwap(jobReading, jobWriting) {
 		j.err = errAborted
 		return
 	}
-	ops[0] = rdma.Op{Local: j.local, Region: j.region, Slot: j.remote}
+	ops[0] = rdma.Op{Local: local, Region: j.region, Slot: j.remote}
 	if err := j.session.remote.Write(ctx, ops); err != nil {
 		j.err = &writeError{err}
 	}
@@ -81,10 +82,10 @@ func (j *job) run(ctx context.Context, ops []rdma.Op) {
 type writeError struct{ error }
 
 // work runs the jobs of a session until its channel is closed.
-func work(ctx context.Context, jobs <-chan *job, done func(*job)) {
+func work(ctx context.Context, memory *buffer, jobs <-chan *job, done func(*job)) {
 	ops := make([]rdma.Op, 1)
 	for j := range jobs {
-		j.run(ctx, ops)
+		j.run(ctx, memory, ops)
 		done(j)
 	}
 }

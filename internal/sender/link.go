@@ -507,7 +507,7 @@ func (l *link) mapped(m mapped) {
 		case <-o.ctx.Done():
 		}
 	})
-	l.cfg.emit(attached{o.session, l.cfg.memory})
+	l.cfg.emit(attached{o.session, l.cfg.memory.slots()})
 }
 
 // updated delivers the answers that waited for new regions.

@@ -73,6 +73,10 @@ type Progress struct {
 	Staging Staging
 }
 
+// minWorkers is how many workers a session has at least: more than there are
+// processors, for some wait for a disk.
+const minWorkers = 8
+
 // blockedShown is how many blocked batches a Progress lists at most.
 const blockedShown = 100
 
@@ -251,7 +255,7 @@ func (r *run) handle(ev any) {
 	case answered:
 		r.core.answered(now, ev)
 	case attached:
-		r.startWorkers(ev.session, ev.memory.slots)
+		r.startWorkers(ev.session, ev.slots)
 		r.core.attached(now, ev)
 	case refused:
 		r.core.refused(now, ev)
@@ -279,13 +283,13 @@ func (r *run) take(in input, more bool) {
 	}
 }
 
-// startWorkers starts those of one session: so a receiver whose writes take
-// long keeps no other's waiting. The channel has room for every job there can
-// be.
+// startWorkers starts those of one session, which has its own: so a receiver
+// whose writes take long keeps no other's waiting. The channel has room for
+// every job there can be.
 func (r *run) startWorkers(s *session, slots int) {
 	s.work = make(chan *job, slots)
-	for range max(2, runtime.GOMAXPROCS(0)) {
-		r.workers.Go(func() { work(s.ctx, s.work, func(j *job) { r.events.put(j) }) })
+	for range min(slots, max(minWorkers, 2*runtime.GOMAXPROCS(0))) {
+		r.workers.Go(func() { work(s.ctx, r.memory, s.work, func(j *job) { r.events.put(j) }) })
 	}
 }
 
@@ -322,7 +326,7 @@ func (r *run) close(ctx context.Context) {
 // idle says whether no worker has a job. One that reads a slow source past the
 // time to end still has.
 func (r *run) idle() bool {
-	return r.core.staging == nil || len(r.core.staging.free) == r.core.staging.total
+	return r.core.staging == nil || r.core.staging.used == 0
 }
 
 func (r *run) endNotifier(ctx context.Context) {

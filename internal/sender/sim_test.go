@@ -28,13 +28,12 @@ type sim struct {
 	rnd       *rand.Rand
 	now       time.Duration
 	core      *core
-	memory    *buffer
+	slots     int // of staging
 	receivers []*simReceiver
 	script    []manifest.Line
 	closed    bool
 	jobs      []*job          // handed out
 	begun     map[*job]bool   // whose write is under way
-	inUse     map[int]bool    // staging slots
 	notices   []string        // ProxyNotifs under way
 	withdrawn map[string]bool // of those
 	results   map[string]*Result
@@ -68,7 +67,7 @@ type simMessage struct {
 func newSim(t *testing.T, seed uint64) *sim {
 	s := &sim{
 		t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 1)),
-		begun: map[*job]bool{}, inUse: map[int]bool{}, withdrawn: map[string]bool{},
+		begun: map[*job]bool{}, withdrawn: map[string]bool{},
 		results: map[string]*Result{}, notified: map[string]bool{}, failures: map[string]int{}, cancelled: map[string]bool{},
 	}
 	cfg := coreConfig{timeout: time.Duration(1+s.rnd.IntN(10)) * time.Second, batch: 1 + s.rnd.IntN(4), pending: 1 << 30, proxy: s.rnd.IntN(4) > 0}
@@ -82,8 +81,7 @@ func newSim(t *testing.T, seed uint64) *sim {
 		s.receivers = append(s.receivers, r)
 		s.restart(r)
 	}
-	slots := 1 + s.rnd.IntN(5)
-	s.memory = &buffer{mem: make([]byte, slots*simSlot), size: simSlot, slots: slots}
+	s.slots = 1 + s.rnd.IntN(5)
 	s.core = newCore(cfg, s)
 	s.plan()
 	return s
@@ -184,22 +182,20 @@ func (s *sim) abandon(se *session) {
 }
 
 func (s *sim) write(j *job) {
-	s.log("write %s-%d in %d", j.batch.req.id, j.index, j.slot)
+	s.log("write %s-%d", j.batch.req.id, j.index)
 	r := s.receivers[j.session.receiver]
-	if s.inUse[j.slot] {
-		s.fatalf("staging slot %d is used twice", j.slot)
-	}
 	if r.session == j.session && r.granted[j.remote] != j.batch.req.id {
 		s.fatalf("%s writes to slot %d, which was given to %q", j.batch.req.id, j.remote, r.granted[j.remote])
 	}
-	s.inUse[j.slot] = true
-	s.jobs = append(s.jobs, j)
-	limit := s.memory.slots
+	if s.jobs = append(s.jobs, j); len(s.jobs) > s.slots {
+		s.fatalf("%d jobs in %d staging slots", len(s.jobs), s.slots)
+	}
+	limit := s.slots
 	if len(s.receivers) > 1 {
 		limit = max(1, limit-1)
 	}
 	if used := s.core.staging.lanes[r.index].used; used > limit {
-		s.fatalf("receiver %d has %d of %d staging slots", r.index, used, s.memory.slots)
+		s.fatalf("receiver %d has %d of %d staging slots", r.index, used, s.slots)
 	}
 }
 
@@ -297,7 +293,7 @@ func (s *sim) open(r *simReceiver) {
 	r.session.heard.Store(int64(s.now))
 	s.step(r, reservation.Attach{Sender: r.sender, Writer: r.writer})
 	s.log("attached %d", r.index)
-	s.core.attached(s.now, attached{r.session, s.memory})
+	s.core.attached(s.now, attached{r.session, s.slots})
 }
 
 func (s *sim) hear(r *simReceiver) {
@@ -347,7 +343,6 @@ func (s *sim) toil() {
 		j.err = errAborted
 	}
 	s.jobs = append(s.jobs[:i], s.jobs[i+1:]...)
-	delete(s.inUse, j.slot)
 	s.log("worked %s-%d %v", j.batch.req.id, j.index, j.err)
 	s.core.worked(s.now, j)
 }
@@ -510,8 +505,8 @@ func (s *sim) settle() {
 	if c.pending != 0 || c.hungry != 0 || c.young.Len() != 0 {
 		s.fatalf("left: pending %d, hungry %d, young %d", c.pending, c.hungry, c.young.Len())
 	}
-	if c.staging != nil && len(c.staging.free) != c.staging.total {
-		s.fatalf("%d of %d staging slots are free", len(c.staging.free), c.staging.total)
+	if c.staging != nil && c.staging.used != 0 {
+		s.fatalf("%d of %d staging slots are in use", c.staging.used, c.staging.total)
 	}
 	for id, r := range s.results {
 		if c.cfg.proxy && (r.Status == Ready) != s.notified[id] {

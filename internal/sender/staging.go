@@ -2,15 +2,15 @@ package sender
 
 import "time"
 
-// staging hands out the slots of the staging buffer; it knows numbers and who
-// waits, no memory. Contract §6: a slot is claimed for a chunk whose remote slot
+// staging hands out the slots of the staging buffer; it counts them and knows
+// who waits, but no memory. Contract §6: a slot is claimed for a chunk whose remote slot
 // is allocated; while none is free the claim waits, and is served in order of
 // its receiver. Where there are several receivers, one has at most all slots
 // but one (but at least one), so that a slow one never starves another.
 // One goroutine owns it.
 type staging struct {
 	total int
-	free  []int // a stack: the slot given back last is still in the cache
+	used  int
 	lanes []lane
 	turn  int // the lane that is looked at first
 }
@@ -33,10 +33,7 @@ type claim struct {
 func (c *claim) waits() bool { return c.left > 0 && c.batch.req.stage != ended }
 
 func newStaging(total, receivers int) *staging {
-	s := &staging{total: total, free: make([]int, total), lanes: make([]lane, receivers)}
-	for i := range s.free {
-		s.free[i] = total - 1 - i
-	}
+	s := &staging{total: total, lanes: make([]lane, receivers)}
 	limit := total
 	if receivers > 1 {
 		limit = max(1, total-1)
@@ -53,10 +50,10 @@ func (s *staging) add(receiver int, c *claim) {
 }
 
 // next serves one chunk of the claim whose turn it is: receivers in turn, claims
-// of a receiver in order. It reports false when nobody who waits may have a slot.
-func (s *staging) next(now time.Duration) (b *batch, slot int, ok bool) {
-	if len(s.free) == 0 {
-		return nil, 0, false
+// of a receiver in order. It is nil when nobody who waits may have a slot.
+func (s *staging) next(now time.Duration) *batch {
+	if s.used == s.total {
+		return nil
 	}
 	for i := range s.lanes {
 		at := (s.turn + i) % len(s.lanes)
@@ -69,11 +66,10 @@ func (s *staging) next(now time.Duration) (b *batch, slot int, ok bool) {
 		c.left--
 		c.since = now
 		l.used++
-		slot = s.free[len(s.free)-1]
-		s.free = s.free[:len(s.free)-1]
-		return c.batch, slot, true
+		s.used++
+		return c.batch
 	}
-	return nil, 0, false
+	return nil
 }
 
 // first is the claim that is served next, nil when none waits.
@@ -88,14 +84,13 @@ func (l *lane) first() *claim {
 	return nil
 }
 
-// release gives a slot back.
-func (s *staging) release(receiver, slot int) {
-	l := &s.lanes[receiver]
-	if l.used == 0 || len(s.free) == s.total {
+// release gives a slot of a receiver's back.
+func (s *staging) release(receiver int) {
+	if s.lanes[receiver].used == 0 {
 		panic("sender: a staging slot was given back twice")
 	}
-	l.used--
-	s.free = append(s.free, slot)
+	s.lanes[receiver].used--
+	s.used--
 }
 
 // Staging is the state of the staging buffer, as a Snapshot of kind "sender"
@@ -115,7 +110,7 @@ type Blocked struct {
 
 // snapshot lists at most limit blocked batches.
 func (s *staging) snapshot(now time.Duration, limit int) Staging {
-	snap := Staging{Total: s.total, Used: s.total - len(s.free), Blocked: []Blocked{}}
+	snap := Staging{Total: s.total, Used: s.used, Blocked: []Blocked{}}
 	for i := range s.lanes {
 		for _, c := range s.lanes[i].wait {
 			if c.waits() && len(snap.Blocked) < limit {
