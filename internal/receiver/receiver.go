@@ -27,8 +27,9 @@ import (
 
 const (
 	// turnMessages is how many received messages are handled before time
-	// passes in the core.
+	// passes in the core, unless they take turnTime.
 	turnMessages = 1024
+	turnTime     = 100 * time.Millisecond
 
 	// idleTick is how often time passes in the core while nothing happens.
 	idleTick = 50 * time.Millisecond
@@ -190,7 +191,7 @@ func (r *Receiver) turn(busy bool) (bool, error) {
 		}
 	}
 	gone := r.writers.gone.take()
-	busy, err := r.receive(read, turnMessages)
+	busy, err := r.receive(read)
 	if err != nil {
 		return false, err
 	}
@@ -205,9 +206,7 @@ func (r *Receiver) turn(busy bool) (bool, error) {
 	}
 	r.step(reservation.Tick{})
 	r.out.flush(r.now)
-	if len(r.lines) >= eventBytes || r.lineCount > 0 && r.now.Sub(r.firstLine) >= eventDelay {
-		r.emit()
-	}
+	r.emitWhenDue()
 	return busy, nil
 }
 
@@ -229,10 +228,11 @@ func (r *Receiver) sleep() error {
 	return nil
 }
 
-// receive handles up to limit messages, the first as read gets it, and reports
-// whether there were any.
-func (r *Receiver) receive(read func(*zmq4.Socket, int) ([][]byte, error), limit int) (some bool, err error) {
-	for range limit {
+// receive handles the messages that have come, a bounded number, the first as
+// read gets it, and reports whether there were any.
+func (r *Receiver) receive(read func(*zmq4.Socket, int) ([][]byte, error)) (some bool, err error) {
+	began := r.now
+	for range turnMessages {
 		frames, err := read(r.socket, maxFrames)
 		switch {
 		case errors.Is(err, sock.ErrAgain):
@@ -244,6 +244,12 @@ func (r *Receiver) receive(read func(*zmq4.Socket, int) ([][]byte, error), limit
 			return some, fmt.Errorf("cannot receive: %w", err)
 		default:
 			r.handle(frames)
+		}
+		r.emitWhenDue()
+		if !some {
+			began = r.now
+		} else if r.now.Sub(began) > turnTime {
+			break
 		}
 		some, read = true, sock.Recv
 	}
@@ -387,6 +393,12 @@ func (r *Receiver) record(rec *reservation.Record) {
 		if r.notify != nil {
 			r.notify.fail(rec.ReqID, rec.Reason)
 		}
+	}
+}
+
+func (r *Receiver) emitWhenDue() {
+	if len(r.lines) >= eventBytes || r.lineCount > 0 && r.now.Sub(r.firstLine) >= eventDelay {
+		r.emit()
 	}
 }
 

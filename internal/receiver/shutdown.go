@@ -13,7 +13,7 @@ import (
 func (r *Receiver) shutdown() error {
 	quarter := r.cfg.ShutdownTimeout / 4
 	r.step(reservation.Shutdown{})
-	_, err := r.receive(sock.Recv, turnMessages)
+	_, err := r.receive(sock.Recv)
 	r.emit()
 	for now, end := time.Now(), time.Now().Add(quarter); len(r.out.turn) > 0 && now.Before(end); now = time.Now() {
 		r.out.flush(now)
