@@ -127,16 +127,16 @@ func TestNames(t *testing.T) {
 	}
 	for _, m := range everyMessage() {
 		b := Append(nil, m)
-		r := reader{b: b}
-		head, err := r.expect(kindMap)
+		r := msgpack.NewDecoder(bytes.NewReader(b))
+		n, err := r.DecodeMapLen()
 		var names []string
-		for range head.n {
-			var key token
-			if key, err = r.expect(kindStr); err != nil {
+		for range n {
+			var name string
+			if name, err = r.DecodeString(); err != nil {
 				break
 			}
-			names = append(names, string(r.bytes(key)))
-			if err = r.skip(1); err != nil {
+			names = append(names, name)
+			if err = r.Skip(); err != nil {
 				break
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync"
 	"unicode/utf8"
 )
 
@@ -50,9 +49,9 @@ func Decode(b []byte) (Message, error) {
 		return nil, fault("message has %d bytes, the limit is %d", len(b), MaxResponse)
 	}
 	d := decoders.Get().(*decoder)
-	d.reader = reader{b: b}
+	d.reset(b)
 	m, err := d.message()
-	d.reader = reader{}
+	d.reset(nil)
 	decoders.Put(d)
 	if err != nil {
 		return nil, err
@@ -60,20 +59,13 @@ func Decode(b []byte) (Message, error) {
 	return m, nil
 }
 
-type decoder struct {
-	reader
-	room
-}
-
-var decoders = sync.Pool{New: func() any { return new(decoder) }}
-
 func (d *decoder) message() (Message, *DecodeError) {
-	t, err := d.expect(kindMap)
+	n, err := d.head(kindMap)
 	if err != nil {
 		return nil, err
 	}
-	first := d.off
-	tag, err := d.tag(t.n)
+	first := d.off()
+	tag, err := d.tag(n)
 	if err != nil {
 		return nil, err
 	}
@@ -81,15 +73,15 @@ func (d *decoder) message() (Message, *DecodeError) {
 	if m == nil {
 		return nil, fault("unknown message %.64q", tag).in("type")
 	}
-	if limit := maxBytes(m); len(d.b) > limit {
-		return nil, fault("%s has %d bytes, the limit is %d", tag, len(d.b), limit)
+	if limit := maxBytes(m); len(d.frame) > limit {
+		return nil, fault("%s has %d bytes, the limit is %d", tag, len(d.frame), limit)
 	}
-	d.off = first
+	d.seek(first)
 	if s, ok := m.(*Snapshot); ok {
-		return m, d.snapshot(s, t.n)
+		return m, d.snapshot(s, n)
 	}
 	fs := m.(layout).fields(d.outer[:0])
-	err = d.pairs(fs, t.n, tag)
+	err = d.pairs(fs, n, tag)
 	clear(fs) // the room outlives the message
 	if err == nil {
 		err = d.end()
@@ -98,22 +90,22 @@ func (d *decoder) message() (Message, *DecodeError) {
 		err = check(m)
 	}
 	if _, ok := m.(*AllocRequest); ok && err != nil {
-		d.off = first
-		return nil, d.salvage(err, t.n)
+		d.seek(first)
+		return nil, d.salvage(err, n)
 	}
 	return m, err
 }
 
 // end refuses bytes behind the message.
 func (d *decoder) end() *DecodeError {
-	if d.left() > 0 {
-		return fault("%d bytes behind the message", d.left())
+	if n := d.in.Len(); n > 0 {
+		return fault("%d bytes behind the message", n)
 	}
 	return nil
 }
 
 // tag finds the message's name among n pairs; it need not be the first.
-func (d *decoder) tag(n uint64) ([]byte, *DecodeError) {
+func (d *decoder) tag(n int) ([]byte, *DecodeError) {
 	for ; n > 0; n-- {
 		key, err := d.key()
 		if err != nil {
@@ -130,21 +122,21 @@ func (d *decoder) tag(n uint64) ([]byte, *DecodeError) {
 }
 
 func (d *decoder) tagValue() ([]byte, *DecodeError) {
-	t, err := d.expect(kindStr)
+	n, err := d.head(kindStr)
 	if err != nil {
 		return nil, err.in("type")
 	}
-	return d.bytes(t), nil
+	return d.bytes(n), nil
 }
 
 // key reads the name of a field. It may be any bytes; only what is known is
 // compared with it.
 func (d *decoder) key() ([]byte, *DecodeError) {
-	t, err := d.expect(kindStr)
+	n, err := d.head(kindStr)
 	if err != nil {
 		return nil, fault("name of a field: %s", err.Reason)
 	}
-	return d.bytes(t), nil
+	return d.bytes(n), nil
 }
 
 // fieldName is a peer's name of a field, fit for an error text.
@@ -156,7 +148,7 @@ func fieldName(key []byte) string {
 // pairs reads n pairs into the fields fs. Of a field that comes twice the
 // last one counts. A message's map has its name in it too, as often as it
 // likes but always the same; tag is empty in other maps.
-func (d *decoder) pairs(fs []field, n uint64, tag []byte) *DecodeError {
+func (d *decoder) pairs(fs []field, n int, tag []byte) *DecodeError {
 	var seen uint32
 	expected := 0 // most often the fields come in order
 	for ; n > 0; n-- {
@@ -217,9 +209,7 @@ func (d *decoder) value(f *field) (err *DecodeError) {
 		s, err = d.str(f.max)
 		*to = Code(s)
 	case *bool:
-		var t token
-		t, err = d.expect(kindBool)
-		*to = t.n == 1
+		*to, err = d.bool()
 	case *Int:
 		*to, err = d.int()
 	case *int64:
@@ -258,14 +248,14 @@ func (d *decoder) value(f *field) (err *DecodeError) {
 // utf8Bytes reads a str of at most most bytes (0: any number); the bytes are
 // the frame's own.
 func (d *decoder) utf8Bytes(most int) ([]byte, *DecodeError) {
-	t, err := d.expect(kindStr)
+	n, err := d.head(kindStr)
 	if err != nil {
 		return nil, err
 	}
-	if most > 0 && t.n > uint64(most) {
-		return nil, fault("%d bytes, the limit is %d", t.n, most)
+	if most > 0 && n > most {
+		return nil, fault("%d bytes, the limit is %d", n, most)
 	}
-	b := d.bytes(t)
+	b := d.bytes(n)
 	if !utf8.Valid(b) {
 		return nil, fault("not valid UTF-8")
 	}
@@ -278,16 +268,11 @@ func (d *decoder) str(most int) (string, *DecodeError) {
 }
 
 func (d *decoder) bin() ([]byte, *DecodeError) {
-	t, err := d.expect(kindBin)
-	if err != nil || t.n == 0 {
+	n, err := d.head(kindBin)
+	if err != nil || n == 0 {
 		return nil, err
 	}
-	return slices.Clone(d.bytes(t)), nil
-}
-
-func (d *decoder) int() (Int, *DecodeError) {
-	t, err := d.expect(kindInt)
-	return Int{t.n, t.negative}, err
+	return slices.Clone(d.bytes(n)), nil
 }
 
 func (d *decoder) int64() (int64, *DecodeError) {
@@ -332,23 +317,23 @@ func (d *decoder) takenChunk() (v TakenChunk, err *DecodeError) {
 
 // inside reads a struct within a message.
 func (d *decoder) inside(v layout) *DecodeError {
-	t, err := d.expect(kindMap)
+	n, err := d.head(kindMap)
 	if err != nil {
 		return err
 	}
 	fs := v.fields(d.inner[:0])
-	err = d.pairs(fs, t.n, nil)
+	err = d.pairs(fs, n, nil)
 	clear(fs)
 	return err
 }
 
 // array reads the head of an array of at most most elements (0: any number).
 func (d *decoder) array(most int, what string) (int, *DecodeError) {
-	t, err := d.expect(kindArray)
-	if err == nil && most > 0 && t.n > uint64(most) {
-		err = fault("%d %s, the limit is %d", t.n, what, most)
+	n, err := d.head(kindArray)
+	if err == nil && most > 0 && n > most {
+		err = fault("%d %s, the limit is %d", n, what, most)
 	}
-	return int(t.n), err
+	return n, err
 }
 
 // list reads an array, its elements by read. An empty one is nil.
@@ -377,9 +362,9 @@ func (d *decoder) strs(most int, what string, mostBytes int) ([]string, *DecodeE
 	if err != nil || n == 0 {
 		return nil, err
 	}
-	shared, start := "", d.off
-	if n > 1 && d.left() <= MaxKey {
-		shared = string(d.b[start:])
+	shared, start := "", d.off()
+	if n > 1 && d.in.Len() <= MaxKey {
+		shared = string(d.frame[start:])
 	}
 	ss := make([]string, n)
 	for i := range ss {
@@ -388,7 +373,7 @@ func (d *decoder) strs(most int, what string, mostBytes int) ([]string, *DecodeE
 			return nil, err.at(i)
 		}
 		if shared != "" {
-			end := d.off - start
+			end := d.off() - start
 			ss[i] = shared[end-len(b) : end]
 		} else {
 			ss[i] = string(b)
@@ -414,29 +399,26 @@ func check(m Message) *DecodeError {
 
 // salvage fills in what can be read of the AllocRequest of n pairs that was
 // refused with err.
-func (d *decoder) salvage(err *DecodeError, n uint64) *DecodeError {
+func (d *decoder) salvage(err *DecodeError, n int) *DecodeError {
 	found := *err // err may be shared
 	for ; n > 0; n-- {
 		key, err := d.key()
 		if err != nil {
 			break
 		}
-		value := d.off
+		value := d.off()
 		if d.skip(1) != nil {
 			break
 		}
-		end := d.off
-		d.off = value
+		end := d.off()
+		d.seek(value)
 		switch string(key) {
 		case "req_id":
 			found.ReqID, _ = d.str(MaxReqID)
 		case "keys":
-			found.Keys = 0
-			if t, err := d.expect(kindArray); err == nil {
-				found.Keys = int(t.n)
-			}
+			found.Keys, _ = d.head(kindArray)
 		}
-		d.off = end
+		d.seek(end)
 	}
 	return &found
 }

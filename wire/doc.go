@@ -8,7 +8,7 @@
 // testdata/tolerance.json), and nothing over the limits of limits.go.
 //
 // Start with messages.go for what there is, fields.go for how it lies on the
-// wire, decode.go for how hostile bytes are met. The msgpack library writes
-// and reads the Snapshot only: for the rest it is too lenient (nil passes for
-// 0, bin for str) and, with checks around it, about twice as slow.
+// wire, decode.go for how a message is read. The msgpack library writes and
+// reads every value; strict.go refuses what the library would let pass (nil
+// for 0, bin for str, counts that the message cannot hold).
 package wire

@@ -20,7 +20,7 @@ type field struct {
 	name string
 	rule rule
 	max  int // bytes of a str, elements of a list; 0: as many as the frame has
-	to   any // pointer of a type that appendValue and value know
+	to   any // pointer of a type that both value methods know
 }
 
 // Lists whose elements have a rule of their own.

@@ -24,11 +24,11 @@ func (e *encoder) snapshot(s *Snapshot) {
 
 // snapshot reads the Snapshot of n pairs. Unknown fields are ignored. The
 // library trusts counts, so the whole frame is walked first.
-func (d *decoder) snapshot(s *Snapshot, n uint64) *DecodeError {
+func (d *decoder) snapshot(s *Snapshot, n int) *DecodeError {
 	if err := d.boundLists(n); err != nil {
 		return err
 	}
-	dec := msgpack.NewDecoder(bytes.NewReader(d.b))
+	dec := msgpack.NewDecoder(bytes.NewReader(d.frame))
 	dec.SetCustomStructTag("json")
 	var f snapshotFrame
 	if err := dec.Decode(&f); err != nil {
@@ -46,18 +46,17 @@ func (d *decoder) snapshot(s *Snapshot, n uint64) *DecodeError {
 
 // boundLists checks that n pairs are all there and that no list among them is
 // longer than a Snapshot's may be.
-func (d *decoder) boundLists(n uint64) *DecodeError {
+func (d *decoder) boundLists(n int) *DecodeError {
 	for ; n > 0; n-- {
 		key, err := d.key()
 		if err != nil {
 			return err
 		}
-		value := d.off
-		t, err := d.next()
-		if err == nil && t.kind == kindArray && t.n > MaxSnapshotList {
-			err = fault("%d entries, the limit is %d", t.n, MaxSnapshotList)
+		if k, _, _ := d.peek(); k == kindArray {
+			value := d.off()
+			_, err = d.array(MaxSnapshotList, "entries")
+			d.seek(value)
 		}
-		d.off = value
 		if err == nil {
 			err = d.skip(1)
 		}
