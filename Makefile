@@ -15,7 +15,7 @@ bench: build
 	go run ./scripts/bench
 
 build: setup
-	go build -o bin/ ./cmd/...
+	go build -o bin/ ./cmd/... ./scripts/gentrace ./scripts/pd-check
 
 # Every fuzz target, one after the other, FUZZTIME each.
 fuzz: setup
