@@ -2,6 +2,7 @@ package reservation
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/pd-tools/pd-tools/wire"
 )
@@ -150,9 +151,9 @@ func (r *request) due(m *Machine) {
 	case r.taker != "":
 		m.untake(r)
 	case r.ready:
-		m.end(r, ending{kind: Expired, no: refusef(wire.CodeExpired, "ready for %v and not taken", m.now-r.readyAt)})
+		m.end(r, ending{kind: Expired, no: refusef(wire.CodeExpired, "ready for %v and not taken", (m.now-r.readyAt).Round(time.Millisecond))})
 	default:
-		m.end(r, ending{kind: Expired, no: refusef(wire.CodeExpired, "silent for %v: lease expired", m.now-r.named)})
+		m.end(r, ending{kind: Expired, no: refusef(wire.CodeExpired, "silent for %v: lease expired", (m.now-r.named).Round(time.Millisecond))})
 	}
 }
 
@@ -161,6 +162,6 @@ func (r *request) due(m *Machine) {
 func (m *Machine) timeOut(r *request) {
 	no := refusef(wire.CodeAdmissionTimeout,
 		"waited %v for %s as number %d in the queue, %d free: raise --admit-timeout or --buffer-size",
-		m.now-r.place.since, plural(r.place.need, "slot"), m.queue.position(r), m.ledger.free())
+		(m.now - r.place.since).Round(time.Millisecond), plural(r.place.need, "slot"), m.queue.position(r), m.ledger.free())
 	m.end(r, ending{kind: TimedOut, no: no, answer: no.code, fence: true})
 }
