@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	urfave "github.com/urfave/cli/v2"
@@ -82,8 +83,8 @@ func send(c *urfave.Context, o *options) error {
 	if o.engine == "ofi" {
 		log.NotYet("--engine ofi")
 	}
-	var broken error
-	lines := cli.NewLines(c.App.Writer, func(err error) { broken = err })
+	var broken atomic.Pointer[error] // why stdout cannot be written
+	lines := cli.NewLines(c.App.Writer, func(err error) { broken.Store(&err) })
 	o.Result = func(r *sender.Result) { lines.JSON(r) }
 	o.Note = func(kind, text string) { log.Limitf(kind, "%s", cli.Escape(text)) }
 	if show.terminal {
@@ -98,9 +99,14 @@ func send(c *urfave.Context, o *options) error {
 	}
 	ending, cancel := o.ending(ctx)
 	defer cancel()
-	left := lines.Close(ending)
+	if left := lines.Close(ending); left != nil {
+		err = errors.Join(err, left)
+	}
+	if why := broken.Load(); why != nil {
+		err = errors.Join(err, *why)
+	}
 	_ = log.Close(ending) // stderr is not read: there is nobody to tell
-	return errors.Join(err, left, broken)
+	return err
 }
 
 // complete fills in what the flags left open.
@@ -121,7 +127,7 @@ func (o *options) ending(ctx context.Context) (context.Context, context.CancelFu
 	if cli.Interrupted(ctx) == nil {
 		return ctx, func() {}
 	}
-	return context.WithTimeout(context.Background(), max(o.ShutdownTimeout/20, 10*time.Millisecond))
+	return context.WithTimeout(context.Background(), max(o.ShutdownTimeout/10, 10*time.Millisecond))
 }
 
 // outcome is the error that decides the exit code.

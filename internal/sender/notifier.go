@@ -112,8 +112,10 @@ func (n *notifier) wait() {
 	if e := n.queue.Front(); e != nil {
 		events = zmq4.POLLOUT
 		wait = tickEvery
-		if due := e.Value.(*notice).due; due > 0 {
-			wait = min(wait, max(0, due-n.clock.now()))
+		for _, due := range []time.Duration{e.Value.(*notice).due, n.until} {
+			if due > 0 {
+				wait = min(wait, max(0, due-n.clock.now()))
+			}
 		}
 	}
 	_, _ = n.poller.UpdateBySocket(n.socket, events)

@@ -32,8 +32,8 @@ import (
 // Of the shutdown time-out, the part in which what is being written may finish,
 // and the part in which the rest is cancelled. What is left is for closing.
 const (
-	graceShare = 0.7
-	closeShare = 0.9
+	graceShare = 0.6
+	closeShare = 0.75
 )
 
 // Config is what a run goes by.
