@@ -1013,6 +1013,23 @@ func (md *model) count(rec Record) {
 // compare holds the machine's effects and snapshot against the model. slotOf
 // tells which slot a key of a live request has, where several were allowed.
 func (md *model) compare(fx *Effects, snap *wire.Snapshot, slotOf func(id, key string) int) error {
+	if err := md.learn(fx, slotOf); err != nil {
+		return err
+	}
+	for _, f := range []func() error{
+		md.compareSlots,
+		func() error { return md.compareRecords(fx) },
+		func() error { return md.compareSnapshot(snap) },
+	} {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// learn takes over what was the machine's to choose.
+func (md *model) learn(fx *Effects, slotOf func(id, key string) int) error {
 	if err := md.compareAnswers(fx); err != nil {
 		return err
 	}
@@ -1021,17 +1038,7 @@ func (md *model) compare(fx *Effects, snap *wire.Snapshot, slotOf func(id, key s
 			return err
 		}
 	}
-	for _, f := range []func() error{
-		md.compareSlots,
-		func() error { return md.compareRecords(fx) },
-		func() error { return md.compareFences(fx) },
-		func() error { return md.compareSnapshot(snap) },
-	} {
-		if err := f(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return md.compareFences(fx)
 }
 
 func (md *model) choose(ch mChoice, slotOf func(id, key string) int) error {

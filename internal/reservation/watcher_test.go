@@ -95,6 +95,15 @@ func (v *watcher) attached(sender string, writer uint64) {
 	v.grants[sender] = append(v.grants[sender], writer)
 }
 
+// detached: whoever is not attached is told nothing under a grant.
+func (v *watcher) detached(attached func(sender string) bool) {
+	for s := range v.grants {
+		if !attached(s) {
+			delete(v.grants, s)
+		}
+	}
+}
+
 func (v *watcher) gone(writer uint64) {
 	for at, wr := range v.places {
 		if !slices.Contains(wr.writers, writer) {
@@ -134,22 +143,19 @@ func (v *watcher) see(now Time, fx *Effects, snap *wire.Snapshot) error {
 			return fmt.Errorf("%v: %w", a.Tag, err)
 		}
 	}
-	for _, s := range snap.Senders {
-		if !s.Attached {
-			delete(v.grants, s.Sender)
-		}
+	if err := v.records(now, fx); err != nil {
+		return err
 	}
-	for s := range v.grants {
-		if !slices.ContainsFunc(snap.Senders, func(x wire.SnapshotSender) bool { return x.Sender == s }) {
-			delete(v.grants, s)
-		}
-	}
+	return v.ledger(snap)
+}
+
+func (v *watcher) records(now Time, fx *Effects) error {
 	for _, r := range fx.Records {
 		if err := v.record(now, r); err != nil {
 			return fmt.Errorf("record %s of %s %s: %w", r.Kind, r.Sender, r.ReqID, err)
 		}
 	}
-	return v.ledger(snap)
+	return nil
 }
 
 // ledger: §5.1, and counters only grow.

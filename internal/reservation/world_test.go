@@ -147,6 +147,7 @@ type world struct {
 	regions  int
 	watch    watcher
 	trace    *strings.Builder // nil: not wanted
+	quick    bool             // check only what the model needs to go on
 	failed   error
 	requests int // first batches sent
 	started  map[string]bool
@@ -386,6 +387,10 @@ func (w *world) step(ev Event) error {
 	for _, rev := range fx.Revocations {
 		w.pending = append(w.pending, Revocation{rev.ID, rev.Writer, slices.Clone(rev.Slots)})
 	}
+	defer w.watch.detached(func(s string) bool { return w.md.sender(s) != nil })
+	if w.quick {
+		return w.follow(fx)
+	}
 	w.snap = w.m.Snapshot(w.now)
 	if err := w.watch.see(w.md.now, fx, &w.snap); err != nil {
 		return err
@@ -397,6 +402,20 @@ func (w *world) step(ev Event) error {
 		return fmt.Errorf("model: %w", err)
 	}
 	return nil
+}
+
+// follow learns from the effects what model and senders must know.
+func (w *world) follow(fx *Effects) error {
+	for _, a := range fx.Answers {
+		w.watch.open[a.Tag] = false
+		if err := w.watch.answer(a.Tag.(*tag), a.Msg); err != nil {
+			return err
+		}
+	}
+	if err := w.watch.records(w.md.now, fx); err != nil {
+		return err
+	}
+	return w.md.learn(fx, w.slotOf)
 }
 
 // slotOf is the one look inside the machine: which copy a request shares is
