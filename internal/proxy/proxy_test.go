@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -221,9 +224,13 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// Many senders at once, all notifications twice: each id once.
+// F40: many senders at once, all notifications twice, and signals that
+// interrupt every system call: each id once.
 func TestManySenders(t *testing.T) {
 	const senders, each = 8, 1000
+	stop := make(chan struct{})
+	defer close(stop)
+	go interrupt(stop)
 	r := start(t, Config{Count: senders * each})
 	var wg sync.WaitGroup
 	for range 2 {
@@ -248,6 +255,21 @@ func TestManySenders(t *testing.T) {
 	wg.Wait()
 	if s, err := r.wait(t); err != nil || s.Ready != senders*each {
 		t.Errorf("%v, %v", s, err)
+	}
+}
+
+// interrupt sends this process signals that it ignores, as fast as it can.
+func interrupt(stop <-chan struct{}) {
+	for {
+		for _, s := range []syscall.Signal{syscall.SIGURG, syscall.SIGWINCH, syscall.SIGCHLD, syscall.SIGCONT} {
+			_ = syscall.Kill(os.Getpid(), s)
+		}
+		select {
+		case <-stop:
+			return
+		default:
+			runtime.Gosched()
+		}
 	}
 }
 

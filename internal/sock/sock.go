@@ -70,8 +70,14 @@ func NewContext() (*Context, error) {
 // Close waits until what closed sockets have left to send is sent or their
 // linger has passed. All sockets must have been closed.
 func (c *Context) Close() error {
+	c.zmq.SetRetryAfterEINTR(true) // zmq4 lets nobody else call it again
+	return c.zmq.Term()
+}
+
+// uninterrupted calls again what a signal has interrupted.
+func uninterrupted(call func() error) error {
 	for {
-		if err := c.zmq.Term(); !interrupted(err) {
+		if err := call(); !interrupted(err) {
 			return err
 		}
 	}
@@ -119,18 +125,22 @@ func (c *Context) Dial(t zmq4.Type, endpoint string, o Options) (*zmq4.Socket, e
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to %s: %w", endpoint, err)
 	}
-	if err := s.Connect(addr.String()); err != nil {
+	if err := connect(s, addr.String()); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("cannot connect to %s: %w", endpoint, err)
 	}
 	return s, nil
 }
 
+func connect(s *zmq4.Socket, endpoint string) error {
+	return uninterrupted(func() error { return s.Connect(endpoint) })
+}
+
 func bind(s *zmq4.Socket, addr address) (string, error) {
 	if addr.taken() {
 		return "", inUse(syscall.EADDRINUSE)
 	}
-	if err := s.Bind(addr.String()); err != nil {
+	if err := uninterrupted(func() error { return s.Bind(addr.String()) }); err != nil {
 		if zmq4.AsErrno(err) == zmq4.Errno(syscall.EADDRINUSE) {
 			return "", inUse(err)
 		}
@@ -253,12 +263,10 @@ func Send(s *zmq4.Socket, frames ...[]byte) error {
 }
 
 func sendFrame(s *zmq4.Socket, frame []byte, flags zmq4.Flag) error {
-	for {
+	return plain(uninterrupted(func() error {
 		_, err := s.SendBytes(frame, flags)
-		if !interrupted(err) {
-			return plain(err)
-		}
-	}
+		return err
+	}))
 }
 
 func plain(err error) error {

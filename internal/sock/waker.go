@@ -34,7 +34,7 @@ func (c *Context) NewWaker() (*Waker, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := pull.Bind(endpoint); err != nil {
+	if err := uninterrupted(func() error { return pull.Bind(endpoint) }); err != nil {
 		pull.Close()
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (c *Context) NewWaker() (*Waker, error) {
 		pull.Close()
 		return nil, err
 	}
-	if err := push.Connect(endpoint); err != nil {
+	if err := connect(push, endpoint); err != nil {
 		push.Close()
 		pull.Close()
 		return nil, err
