@@ -37,9 +37,9 @@ func TestExhaustive(t *testing.T) {
 	legacy := small
 	legacy.attached, legacy.cfg.Overtake = []string{"s1"}, 1
 	serial := small
-	serial.cfg.Mode = Serial
+	serial.cfg.Mode, serial.cancels = Serial, 0
 	none := small
-	none.cfg.Mode = None
+	none.cfg.Mode, none.cancels = None, 0
 	for _, c := range []struct {
 		name  string
 		small smallWorld

@@ -456,10 +456,12 @@ func join[T any](list []T) string {
 func describe(msg any) string {
 	switch msg := msg.(type) {
 	case *wire.AllocResponse:
-		words := []string{}
-		if msg.Code != "" {
-			words = append(words, string(msg.Code))
+		if n := len(msg.RemoteIndexes); msg.Code != "" && n > 0 {
+			return fmt.Sprintf("%s, %d × -1", msg.Code, n)
+		} else if msg.Code != "" {
+			return string(msg.Code)
 		}
+		words := []string{}
 		if len(msg.RemoteIndexes) > 0 {
 			words = append(words, "slots "+join(msg.RemoteIndexes))
 		}
