@@ -34,6 +34,8 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		bin = dir
+		// A program with the race detector otherwise waits for a second at its end.
+		os.Setenv("GORACE", "atexit_sleep_ms=0")
 		args := []string{"build", "-o", dir}
 		if raceEnabled {
 			args = append(args, "-race")
@@ -112,6 +114,9 @@ func start(t *testing.T, stdin io.Reader, name string, args ...string) *program 
 		p.kill(syscall.SIGCONT)
 		p.kill(syscall.SIGKILL)
 		p.wait()
+		if strings.Contains(p.stderr(), "DATA RACE") {
+			t.Errorf("%s has a data race:\n%s", name, p.stderr())
+		}
 		if t.Failed() {
 			t.Logf("%s %q ended with %d; stderr:\n%s", name, args, p.status, tail(p.stderr(), 4000))
 		}
