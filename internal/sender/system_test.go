@@ -149,7 +149,9 @@ func send(t *testing.T, cfg Config) *sending {
 	t.Helper()
 	s := &sending{t: t, done: make(chan struct{}), results: make(map[string]*Result)}
 	s.news = sync.NewCond(&s.mu)
-	cfg.Files = []string{Stdin}
+	if cfg.Files == nil {
+		cfg.Files = []string{Stdin}
+	}
 	cfg.Engines = engines.Names()
 	if cfg.Batch == 0 {
 		cfg.Batch = 8

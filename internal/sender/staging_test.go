@@ -1,0 +1,199 @@
+package sender
+
+import (
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func newClaim(id string, chunks int) *claim {
+	return &claim{batch: &batch{req: &request{id: id}}, left: chunks}
+}
+
+// serve takes slots until nobody may have one and names who got them.
+func serve(s *staging) string {
+	var got []string
+	for b := s.next(0); b != nil; b = s.next(0) {
+		got = append(got, b.req.id)
+	}
+	return strings.Join(got, " ")
+}
+
+func TestStagingServesInTurn(t *testing.T) {
+	type step struct {
+		claims   string // receiver and id of claims of 2 chunks: "0a 1b"
+		releases []int  // receivers that give a slot back
+		end      string // a request that ends
+		want     string
+	}
+	for _, tt := range []struct {
+		name             string
+		total, receivers int
+		steps            []step
+	}{
+		{"one receiver may have all", 3, 1, []step{
+			{claims: "0a 0b", want: "a a b"},
+			{releases: []int{0}, want: "b"},
+			{releases: []int{0, 0}, want: ""},
+		}},
+		{"in order of its receiver", 2, 1, []step{
+			{claims: "0a 0b 0c", want: "a a"},
+			{releases: []int{0}, want: "b"},
+			{releases: []int{0, 0}, want: "b c"},
+		}},
+		{"receivers take turns", 4, 2, []step{
+			{claims: "0a 0b 1c 1d", want: "a c a c"},
+			{releases: []int{0, 1}, want: "b d"},
+		}},
+		{"one slot is left for the others", 3, 2, []step{
+			{claims: "0a 0b", want: "a a"},
+			{claims: "1c", want: "c"},
+			{releases: []int{1}, want: "c"},
+			{releases: []int{0}, want: "b"},
+		}},
+		{"of a single slot everybody may have it", 1, 2, []step{
+			{claims: "0a 1b", want: "a"},
+			{releases: []int{0}, want: "b"},
+			{releases: []int{1}, want: "a"},
+			{releases: []int{0}, want: "b"},
+		}},
+		{"a request that ends waits no more", 2, 1, []step{
+			{claims: "0a 0b 0c", want: "a a"},
+			{end: "b", releases: []int{0}, want: "c"},
+		}},
+		{"a claim larger than the buffer goes chunk by chunk", 1, 1, []step{
+			{claims: "0a", want: "a"},
+			{releases: []int{0}, want: "a"},
+			{releases: []int{0}, want: ""},
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newStaging(tt.total, tt.receivers)
+			claims := map[string]*claim{}
+			for i, st := range tt.steps {
+				for _, c := range strings.Fields(st.claims) {
+					claims[c[1:]] = newClaim(c[1:], 2)
+					s.add(int(c[0]-'0'), claims[c[1:]])
+				}
+				if st.end != "" {
+					claims[st.end].batch.req.stage = ended
+				}
+				for _, r := range st.releases {
+					s.release(r)
+				}
+				if got := serve(s); got != st.want {
+					t.Fatalf("step %d: served %q, want %q", i, got, st.want)
+				}
+			}
+		})
+	}
+}
+
+// Contract §6: a receiver has at most all slots but one, and whoever may have a
+// free slot gets it, in order of its receiver.
+func TestStagingKeepsItsPromises(t *testing.T) {
+	for seed := range uint64(300) {
+		rnd := rand.New(rand.NewPCG(seed, 2))
+		total, receivers := 1+rnd.IntN(6), 1+rnd.IntN(3)
+		s := newStaging(total, receivers)
+		used := make([]int, receivers)
+		waiting := make([][]*claim, receivers) // the model: who waits, in order
+		limit := total
+		if receivers > 1 {
+			limit = max(1, total-1)
+		}
+		inUse := 0
+		for range 300 {
+			r := rnd.IntN(receivers)
+			if rnd.IntN(2) == 0 {
+				c := newClaim("x", rnd.IntN(4))
+				s.add(r, c)
+				if c.left > 0 {
+					waiting[r] = append(waiting[r], c)
+				}
+			} else if used[r] > 0 {
+				s.release(r)
+				used[r]--
+				inUse--
+			}
+			for b := s.next(0); b != nil; b = s.next(0) {
+				at := -1
+				for i := range waiting {
+					if len(waiting[i]) > 0 && waiting[i][0].batch == b {
+						at = i
+					}
+				}
+				if at < 0 {
+					t.Fatalf("seed %d: served out of turn", seed)
+				}
+				if waiting[at][0].left == 0 {
+					waiting[at] = waiting[at][1:]
+				}
+				used[at]++
+				inUse++
+			}
+			for i := range waiting {
+				if used[i] > limit || inUse > total {
+					t.Fatalf("seed %d: receiver %d has %d of %d slots, all have %d", seed, i, used[i], total, inUse)
+				}
+				if len(waiting[i]) > 0 && inUse < total && used[i] < limit {
+					t.Fatalf("seed %d: receiver %d waits although %d of %d slots are free", seed, i, total-inUse, total)
+				}
+			}
+		}
+	}
+}
+
+func TestStagingSnapshot(t *testing.T) {
+	s := newStaging(2, 1)
+	for _, id := range []string{"a", "b", "c"} {
+		s.add(0, newClaim(id, 3))
+	}
+	s.next(2 * time.Second)
+	s.next(3 * time.Second)
+	want := Staging{Total: 2, Used: 2, Blocked: []Blocked{{"a", 1, 1000}, {"b", 3, 4000}}}
+	if got := s.snapshot(4*time.Second, 2); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+func TestStagingSlotGivenBackTwice(t *testing.T) {
+	s := newStaging(1, 1)
+	s.add(0, newClaim("a", 1))
+	s.next(0)
+	s.release(0)
+	defer func() {
+		if recover() == nil {
+			t.Error("nothing happened")
+		}
+	}()
+	s.release(0)
+}
+
+func TestBufferIsCutOnce(t *testing.T) {
+	b := &buffer{bytes: 10_000}
+	if err := b.cut(20_000); err == nil || !strings.Contains(err.Error(), "20000") || !strings.Contains(err.Error(), "10000") {
+		t.Errorf("a chunk larger than the buffer: %v", err)
+	}
+	if err := b.cut(4096); err != nil {
+		t.Fatal(err)
+	}
+	defer b.close()
+	if err := b.cut(4096); err != nil || b.slots() != 2 {
+		t.Errorf("asked again: %v, %d slots", err, b.slots())
+	}
+	if err := b.cut(8192); err == nil || !strings.Contains(err.Error(), "4096") || !strings.Contains(err.Error(), "8192") {
+		t.Errorf("another size: %v", err)
+	}
+	i, j := b.take(), b.take()
+	b.slot(i)[0], b.slot(j)[0] = 1, 2
+	if i == j || b.slot(i)[0] != 1 || len(b.slot(i)) != 4096 || cap(b.slot(i)) != 4096 {
+		t.Errorf("slots %d and %d are one", i, j)
+	}
+	b.give(i)
+	if k := b.take(); k != i {
+		t.Errorf("slot %d was given back last, %d was taken", i, k)
+	}
+}
