@@ -1,0 +1,167 @@
+package reservation
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+// TestCost: work per message grows at most logarithmically with the number of
+// waiters and requests (§5.8). Ten thousand times as many may cost thirty times
+// as much (a larger memory is a slower one); what is linear would cost ten
+// thousand times as much.
+func TestCost(t *testing.T) {
+	const few, many, most = 10, 100_000, 30
+	for _, c := range costs {
+		t.Run(c.name, func(t *testing.T) {
+			small, large := c.measure(few), c.measure(many)
+			t.Logf("%v with %d waiting, %v with %d", small, few, large, many)
+			if large > most*max(small, time.Microsecond) {
+				t.Errorf("%v with %d waiting, %v with %d", small, few, large, many)
+			}
+		})
+	}
+}
+
+// BenchmarkStep is the cost of one round of messages while so many wait.
+func BenchmarkStep(b *testing.B) {
+	for _, c := range costs {
+		for _, waiting := range []int{10, 1_000, 100_000} {
+			b.Run(fmt.Sprintf("%s/waiting=%d", c.name, waiting), func(b *testing.B) {
+				round := c.setUp(waiting)
+				b.ReportAllocs()
+				for b.Loop() {
+					round()
+				}
+			})
+		}
+	}
+}
+
+type cost struct {
+	name  string
+	setUp func(waiting int) (round func())
+}
+
+// measure is the cheapest of several runs, so that whatever else the computer
+// does counts little.
+func (c *cost) measure(waiting int) time.Duration {
+	round := c.setUp(waiting)
+	best := time.Hour
+	for range 10 {
+		const rounds = 100
+		began := time.Now()
+		for range rounds {
+			round()
+		}
+		best = min(best, time.Since(began)/rounds)
+	}
+	return best
+}
+
+// crowd is a machine with a full buffer and senders that wait.
+type crowd struct {
+	m    *Machine
+	now  Time
+	next int
+}
+
+func newCrowd(slots, overtake, waiting, total int) *crowd {
+	c := &crowd{m: New(Config{
+		Slots: slots, SlotBytes: chunkSize, Epoch: testEpoch, Overtake: overtake, Memory: time.Second,
+		AdmitTimeout: time.Hour, Lease: time.Hour, LegacyLease: time.Hour, ReadyTTL: time.Hour,
+	})}
+	c.step(Attach{Sender: "s", Name: "s", Writer: 1})
+	c.alloc("holder", slots, false)
+	for range waiting {
+		c.wait(total)
+	}
+	return c
+}
+
+func (c *crowd) step(ev Event) *Effects {
+	c.now += time.Microsecond
+	return c.m.Step(c.now, ev)
+}
+
+func (c *crowd) alloc(id string, total int, last bool) {
+	q := &wire.AllocRequest{
+		Keys: []string{id}, Fmt: wire.I(wire.FmtBinary), Shape: []wire.Int{wire.I(chunkSize)}, Dtype: "uint8",
+		LastChunkToks: wire.I(chunkSize), ReqID: id, TotalChunks: wire.I(int64(total)), IsLastBatch: last,
+	}
+	c.step(Alloc{Sender: "s", Req: q, Size: 100, Tag: id})
+}
+
+// wait lets one more come, which has to wait.
+func (c *crowd) wait(total int) string {
+	c.next++
+	id := fmt.Sprint("r", c.next)
+	c.alloc(id, total, true)
+	return id
+}
+
+func (c *crowd) commit(id string) {
+	r := c.m.live[id]
+	c.step(Commit{Sender: "s", Tag: id, Req: &wire.CommitRequest{
+		ReqID: id, Slots: []int64{int64(r.chunks[0].slot)}, Lengths: []int64{chunkSize}, CRCs: []uint32{1}, Epoch: testEpoch,
+	}})
+}
+
+var costs = []cost{
+	{"heartbeat and tick", func(waiting int) func() {
+		c := newCrowd(4, 0, waiting, 4)
+		return func() {
+			c.step(Heartbeat{Sender: "s", Epoch: testEpoch, Tag: 1})
+			c.step(Tick{})
+		}
+	}},
+	{"a batch of an admitted request", func(waiting int) func() {
+		c := newCrowd(4, 0, waiting, 4)
+		return func() { c.alloc("holder", 4, false) }
+	}},
+	{"one comes and is cancelled", func(waiting int) func() {
+		c := newCrowd(4, 0, waiting, 4)
+		return func() {
+			id := c.wait(4)
+			c.step(Cancel{Sender: "s", ReqID: id, Tag: id})
+			c.step(Tick{})
+		}
+	}},
+	{"the head leaves and one comes", func(waiting int) func() {
+		c := newCrowd(4, 0, waiting, 4)
+		head := 0
+		return func() {
+			head++
+			c.step(Cancel{Sender: "s", ReqID: fmt.Sprint("r", head), Tag: head})
+			c.wait(4)
+			c.step(Tick{})
+		}
+	}},
+	{"ready, taken, released, the next admitted", func(waiting int) func() {
+		c := newCrowd(1, 0, waiting, 1)
+		c.step(Cancel{Sender: "s", ReqID: "holder", Tag: 1})
+		head := 0
+		return func() {
+			head++
+			id := fmt.Sprint("r", head)
+			c.commit(id)
+			c.step(Take{Conn: "d", ReqID: id, Tag: id})
+			c.wait(1)
+			c.step(Release{Conn: "d", ReqID: id, Tag: id})
+			c.step(Tick{})
+		}
+	}},
+	{"one behind all overtakes", func(waiting int) func() {
+		c := newCrowd(4, 1<<30, waiting, 4)
+		c.step(Cancel{Sender: "s", ReqID: "holder", Tag: 1}) // r1 has three of the four now
+		c.alloc("other", 1, false)
+		return func() {
+			id := c.wait(1)
+			c.step(Cancel{Sender: "s", ReqID: "other", Tag: 1})
+			c.step(Cancel{Sender: "s", ReqID: id, Tag: id})
+			c.step(Tick{})
+		}
+	}},
+}
