@@ -270,19 +270,27 @@ func reservationAfterLastBatch(t *testing.T) {
 func cancelWhileWriting(t *testing.T) {
 	r, mem := receiveWhole(t)
 	a := send(t, r)
-	reqID, image, slot := stopInWrite(t, a, mem)
-	a.write(cancelLine(reqID))
+	half := stopInWrite(t, a, mem)
+	release := holdBusyThreads(t, a.program)
 	b := dial(t, r)
 	corr := b.ask(peertest.Alloc("B", 2, true, wholeChunk, "B0", "B1"))
 	r.happens("queued", "B")
+	a.write(cancelLine(half.reqID), batch("C", 1, 0, 1)) // what A says of C comes behind what it says of its cancel
 	a.kill(syscall.SIGCONT)
-	granted(t, b.answer(corr), 2)
-	if !image.ended(slot) {
-		t.Errorf("B got the slot of %s while it was being written", reqID)
+	a.result(half.reqID, "cancelled")
+	r.happens("queued", "C")
+	if r.happened("admitted", "B") > 0 {
+		t.Errorf("B got the slot of %s while it was being written", half.reqID)
 	}
-	a.result(reqID, "cancelled")
+	release()
+	granted(t, b.answer(corr), 2)
+	if !half.image.ended(half.slot) {
+		t.Errorf("B got the slot of %s before it was written", half.reqID)
+	}
+	r.inOrder("queued B", "cancelled "+half.reqID, "admitted B")
+	b.cancel("B")
+	a.result("C", "ready")
 	a.ends(0)
-	r.inOrder("queued B", "cancelled "+reqID, "admitted B")
 }
 
 // Ours: only committed chunks are shared.

@@ -2,14 +2,19 @@ package e2e
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/pd-tools/pd-tools/internal/manifest"
 )
@@ -17,15 +22,8 @@ import (
 // wholeChunk is a chunk large enough for its write to be interrupted.
 const wholeChunk = 64 << 20
 
-// wholeBatch is a request of two chunks, such a one and a small one, or the
-// first batch of it without the small one.
-func wholeBatch(reqID string, all bool) string {
-	chunks := fmt.Sprintf(`{"key":%q,"length":%d}`, reqID, wholeChunk)
-	if all {
-		chunks += fmt.Sprintf(`,{"key":"%s-small","length":%d}`, reqID, chunkSize)
-	}
-	return fmt.Sprintf(`{"req_id":%q,"total_chunks":2,"chunks":[%s],"last":%v}`+"\n", reqID, chunks, all)
-}
+// tries is how often a test attempts to stop a write half-way.
+const tries = 100
 
 // receiveWhole starts a receiver with room for one such request, and maps its
 // buffer.
@@ -67,20 +65,44 @@ func memoryFiles(p *program) (files []string) {
 	return files
 }
 
-// chunkImage is what a whole chunk looks like.
-type chunkImage []byte
-
-func imageOf(key string) chunkImage {
-	b := make([]byte, wholeChunk)
-	manifest.Pattern(b, key)
-	return b
+// source is a file of which requests send one whole chunk each, another for
+// each attempt.
+type source struct {
+	file string
+	data []byte
 }
+
+// shift is how far apart the chunks lie in the file; they overlap, and yet no
+// two are alike.
+const shift = 4096
+
+func newSource(t *testing.T) *source {
+	t.Helper()
+	s := &source{file: filepath.Join(t.TempDir(), "source"), data: make([]byte, wholeChunk+tries*shift)}
+	manifest.Pattern(s.data, "source")
+	if err := os.WriteFile(s.file, s.data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// batch is the first of the two batches of request number i.
+func (s *source) batch(reqID string, i int) string {
+	return fmt.Sprintf(`{"req_id":%q,"total_chunks":2,"chunks":[{"key":%q,"file":%q,"offset":%d,"length":%d}],"last":false}`+"\n",
+		reqID, reqID, s.file, i*shift, wholeChunk)
+}
+
+// image is what its chunk looks like.
+func (s *source) image(i int) image { return s.data[i*shift:][:wholeChunk] }
+
+// image is what a whole chunk looks like.
+type image []byte
 
 // edge is how many bytes at either end of a chunk tell what it is.
 const edge = 64
 
 // begun is the slot in which the chunk's write has begun, or nil.
-func (c chunkImage) begun(mem []byte) []byte {
+func (c image) begun(mem []byte) []byte {
 	for slot := mem; len(slot) > 0; slot = slot[wholeChunk:] {
 		if bytes.Equal(slot[:edge], c[:edge]) {
 			return slot[:wholeChunk]
@@ -89,37 +111,92 @@ func (c chunkImage) begun(mem []byte) []byte {
 	return nil
 }
 
-func (c chunkImage) ended(slot []byte) bool {
+func (c image) ended(slot []byte) bool {
 	return bytes.Equal(slot[wholeChunk-edge:], c[wholeChunk-edge:])
+}
+
+// halfWritten is a write that is stopped on its way.
+type halfWritten struct {
+	reqID string
+	image image
+	slot  []byte // in the receiver's first region
 }
 
 // stopInWrite feeds s the first batch of a request until it is stopped while
 // the chunk, as it is to be, lies in a slot in part.
-func stopInWrite(t *testing.T, s *fed, mem []byte) (reqID string, image chunkImage, slot []byte) {
+func stopInWrite(t *testing.T, s *fed, mem []byte) *halfWritten {
 	t.Helper()
-	const tries = 50
+	src := newSource(t)
 	for i := range tries {
-		reqID = fmt.Sprintf("A%d", i)
-		image = imageOf(reqID)
-		s.write(wholeBatch(reqID, false))
-		for began := time.Now(); slot == nil; slot = image.begun(mem) {
+		w := &halfWritten{reqID: fmt.Sprintf("A%d", i), image: src.image(i)}
+		s.write(src.batch(w.reqID, i))
+		for began := time.Now(); w.slot == nil; w.slot = w.image.begun(mem) {
 			if time.Since(began) > patience {
-				t.Fatalf("waited %v for %s to be written; stderr:\n%s", patience, reqID, s.stderr())
+				t.Fatalf("waited %v for %s to be written; stderr:\n%s", patience, w.reqID, s.stderr())
 			}
 			runtime.Gosched()
 		}
 		s.kill(syscall.SIGSTOP)
 		eventually(t, "the sender to stop", func() bool { return state(s.program) == "T" })
-		if !image.ended(slot) {
-			return reqID, image, slot
+		if !w.image.ended(w.slot) {
+			t.Logf("stopped in write %d", i)
+			return w
 		}
 		s.kill(syscall.SIGCONT)
-		s.write(cancelLine(reqID))
-		s.result(reqID, "cancelled")
-		slot = nil
+		s.write(cancelLine(w.reqID))
+		s.result(w.reqID, "cancelled")
 	}
 	t.Skipf("NOT RUN: in %d writes the sender was never stopped in the middle of one", tries)
-	return
+	return nil
+}
+
+// holdBusyThreads has those threads of a stopped program that were not waiting
+// for anything stay where they are when the others go on. What it returns lets
+// them go.
+func holdBusyThreads(t *testing.T, p *program) (release func()) {
+	t.Helper()
+	held, done := make(chan error), make(chan struct{})
+	var once sync.Once
+	release = func() { once.Do(func() { close(done); <-held }) }
+	go func() {
+		defer close(held)
+		runtime.LockOSThread() // the tracer is a thread
+		defer runtime.UnlockOSThread()
+		threads, err := seizeBusy(p.cmd.Process.Pid)
+		held <- err
+		<-done
+		for _, tid := range threads {
+			_ = unix.PtraceDetach(tid) // it may have been killed
+		}
+	}()
+	if err := <-held; err != nil {
+		release()
+		t.Skipf("NOT RUN: threads of a child cannot be held: %v", err)
+	}
+	t.Cleanup(release)
+	return release
+}
+
+func seizeBusy(pid int) (threads []int, err error) {
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	for _, task := range tasks {
+		tid, _ := strconv.Atoi(task.Name())
+		syscall, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/syscall", pid, tid))
+		if !bytes.HasPrefix(syscall, []byte("-1 ")) {
+			continue
+		}
+		if err := unix.PtraceSeize(tid); err != nil {
+			return threads, err
+		}
+		threads = append(threads, tid)
+		if _, err := unix.Wait4(tid, nil, unix.WALL, nil); err != nil {
+			return threads, err
+		}
+	}
+	if err == nil && len(threads) == 0 {
+		err = errors.New("none was busy")
+	}
+	return threads, err
 }
 
 // state is the letter that the system has for what a process does.
