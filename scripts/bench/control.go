@@ -36,6 +36,7 @@ func (b *bench) control() error {
 		return err
 	}
 	defer ref.stop()
+	b.table.note("control: messages per second; the reference is a bare ROUTER and DEALER with messages of the same sizes.")
 	for _, l := range controlLoads {
 		for _, keys := range []int{1, 8, 32} {
 			row := b.table.row(perSecond, limit{}, "control: %s, %d keys", l.name, keys)
@@ -63,7 +64,7 @@ type maker func(c *client) ([]step, error)
 
 // compare loads both servers in turn and adds a round's figures to the row.
 func (b *bench) compare(row *row, ours, echo string, clients, window int, make maker) error {
-	d := pick(b, 250*time.Millisecond, 50*time.Millisecond)
+	d := pick(b, 100*time.Millisecond, 50*time.Millisecond)
 	atOurs := load{ours, clients, window, func(c *client) (*flow, error) {
 		steps, err := make(c)
 		return &flow{steps: steps}, err
@@ -76,7 +77,7 @@ func (b *bench) compare(row *row, ours, echo string, clients, window int, make m
 		steps, err := make(nil)
 		return &flow{steps, first.answers}, err
 	}}
-	for round := range pick(b, 9, 1) {
+	for round := range pick(b, 21, 1) {
 		if err := b.ctx.Err(); err != nil {
 			return err
 		}
@@ -87,7 +88,7 @@ func (b *bench) compare(row *row, ours, echo string, clients, window int, make m
 		}
 		row.add(got.messages, want.messages)
 	}
-	b.say("%v", row.cells())
+	b.say("%v", row)
 	return nil
 }
 

@@ -31,6 +31,7 @@ func (b *bench) data() error {
 	if err != nil {
 		return err
 	}
+	b.table.note("data: buffers of %s at each side, walked from end to end.", humanize.IBytes(uint64(walk)))
 	for _, engine := range engines.Names() {
 		for _, piece := range pieces {
 			if err := b.writes(engine, local, walk, piece); err != nil {
@@ -69,7 +70,6 @@ func (b *bench) coldWalk(local *worker) (int, error) {
 		}
 		walk, speed = 2*walk, next
 	}
-	b.say("cold from %s on: taken", humanize.IBytes(uint64(walk)))
 	return walk, nil
 }
 
@@ -139,7 +139,7 @@ func (b *bench) writes(engine string, local *worker, walk, piece int) error {
 	if piece == mib || piece == 4*mib {
 		one.limit, two.limit = atLeast(0.85), atLeast(1.2)
 	}
-	for range pick(b, 9, 1) {
+	for range pick(b, 15, 1) {
 		if err := b.ctx.Err(); err != nil {
 			return err
 		}
@@ -158,8 +158,8 @@ func (b *bench) writes(engine string, local *worker, walk, piece int) error {
 		one.add(alone, ref)
 		two.add(pair, ref)
 	}
-	b.say("%v", one.cells())
-	b.say("%v", two.cells())
+	b.say("%v", one)
+	b.say("%v", two)
 	return nil
 }
 

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/dustin/go-humanize"
+
 	"github.com/pd-tools/pd-tools/internal/manifest"
 )
 
@@ -42,9 +44,14 @@ func (b *bench) endToEnd() error {
 		return err
 	}
 	defer os.RemoveAll(filepath.Dir(file))
+	b.table.note("end to end: %d requests of %d chunks through %s; pd-recv --sink plays the decoder.",
+		requests, e2eRequest, humanize.IBytes(uint64(walk)))
 	for _, source := range []struct{ name, file string }{{"files in memory", file}, {"patterns", ""}} {
 		row := b.table.row(megabytes, atLeast(0.25), "pd-send to pd-recv, %d MiB chunks, %s : local copy", e2eChunk/mib, source.name)
 		for i := range pick(b, 5, 1) {
+			if err := b.ctx.Err(); err != nil {
+				return err
+			}
 			list := filepath.Join(b.dir, "manifest.jsonl")
 			if err := writeManifest(list, fmt.Sprintf("r%d-%s", i, source.name), requests, source.file, walk); err != nil {
 				return err
@@ -59,7 +66,7 @@ func (b *bench) endToEnd() error {
 			}
 			row.add(got, ref)
 		}
-		b.say("%v", row.cells())
+		b.say("%v", row)
 	}
 	return untilIdle(endpoint)
 }

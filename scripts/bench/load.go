@@ -30,7 +30,7 @@ type load struct {
 	flow     func(c *client) (*flow, error) // one for each client
 }
 
-const warmUp = 100 * time.Millisecond
+const warmUp = 30 * time.Millisecond
 
 // tally is what a client saw while it was measured.
 type tally struct {

@@ -29,7 +29,10 @@ func (b *bench) outstanding() error {
 			rows[i].limit = atLeast(0.8)
 		}
 	}
-	for range pick(b, 7, 1) {
+	for range pick(b, 11, 1) {
+		if err := b.ctx.Err(); err != nil {
+			return err
+		}
 		eight, err := b.twoBatches(endpoint, 8)
 		if err != nil {
 			return err
@@ -43,7 +46,7 @@ func (b *bench) outstanding() error {
 		}
 	}
 	for _, r := range rows {
-		b.say("%v", r.cells())
+		b.say("%v", r)
 	}
 	return untilIdle(endpoint)
 }
@@ -58,7 +61,7 @@ func (b *bench) twoBatches(endpoint string, n int) (float64, error) {
 			same(&wire.ReleaseRequest{ReqID: id}),
 		}}, nil
 	}}
-	r, err := l.run(b.ctx, pick(b, 500*time.Millisecond, 50*time.Millisecond))
+	r, err := l.run(b.ctx, pick(b, 300*time.Millisecond, 50*time.Millisecond))
 	if err != nil {
 		return 0, err
 	}

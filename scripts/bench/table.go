@@ -92,8 +92,17 @@ func (r *row) cells() []string {
 	}
 }
 
+func (r *row) String() string { return strings.Join(r.cells(), "  ") }
+
 // table is what a run prints.
-type table struct{ rows []*row }
+type table struct {
+	rows  []*row
+	notes []string // what a reader must know of them
+}
+
+func (t *table) note(format string, args ...any) {
+	t.notes = append(t.notes, fmt.Sprintf(format, args...))
+}
 
 func (t *table) row(u unit, l limit, format string, args ...any) *row {
 	r := &row{name: fmt.Sprintf(format, args...), unit: u, limit: l}
@@ -114,6 +123,9 @@ func (t *table) markdown() string {
 		line(r.cells()...)
 	}
 	out.WriteString("\nFigures are medians over the rounds; the ratio is the median of each round's own ratio.\n")
+	for _, note := range t.notes {
+		out.WriteString(note + "\n")
+	}
 	return out.String()
 }
 

@@ -130,7 +130,7 @@ func (b *bench) roundTrips(crowds []*crowd, name string, trip func(*crowd) error
 		}
 	}
 	for _, r := range rows[1:] {
-		b.say("%v", r.cells())
+		b.say("%v", r)
 	}
 	return nil
 }
@@ -173,7 +173,7 @@ func (b *bench) idleCPU(crowds []*crowd) error {
 			row.limit = atMost(0.01)
 		}
 		row.add((now-before[i]).Seconds()/d.Seconds(), 1)
-		b.say("%v", row.cells())
+		b.say("%v", row)
 	}
 	return nil
 }
