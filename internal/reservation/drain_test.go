@@ -16,7 +16,7 @@ func (w *world) drain() error {
 			return err
 		}
 		if w.tags != before || len(w.md.live) == 0 {
-			if round > 1000 {
+			if round > 100 {
 				return fmt.Errorf("drain: no end to it\n%s", w.state())
 			}
 			continue

@@ -31,6 +31,7 @@ type model struct {
 	fences  []*mFence // new ones
 	over    []uint64  // writers whose sender ended
 	choices []mChoice
+	order   []Record // the machine's records: of what is due at the same moment it chooses which goes first
 }
 
 // mChunk is a chunk in the buffer: it has one slot and lives while it has
@@ -244,7 +245,8 @@ func (r *mReq) state() string {
 
 // --- events ---
 
-func (md *model) step(now Time, ev Event) {
+func (md *model) step(now Time, ev Event, fx *Effects) {
+	md.order = fx.Records
 	md.wants, md.records, md.fences, md.over, md.choices = nil, nil, nil, nil, nil
 	gap := now - md.last
 	md.last = now
@@ -686,6 +688,10 @@ func (md *model) commit(ev Commit) {
 	}
 	var found []*mChunk
 	for i, slot := range q.Slots {
+		if slices.Contains(q.Slots[:i], slot) {
+			w.codes = []wire.Code{wire.CodeBadRequest}
+			return
+		}
 		var c *mChunk
 		for _, have := range r.chunks {
 			if have.slot == int(slot) {
@@ -922,7 +928,8 @@ func (md *model) shutdown() {
 	}
 }
 
-// expire does whatever is due, in the order in which it was due.
+// expire does whatever is due, in the order in which it was due; of several
+// that are due at the same moment the machine chooses which goes first.
 func (md *model) expire() {
 	for md.expireOne() {
 	}
@@ -931,24 +938,30 @@ func (md *model) expire() {
 func (md *model) expireOne() bool {
 	var first Time = 1<<63 - 1
 	var do func()
-	due := func(from Time, d Time, f func()) {
-		if at := from + d; d > 0 && at <= md.now && at < first {
-			first, do = at, f
+	rank := 0
+	due := func(from Time, d Time, id string, f func()) {
+		at := from + d
+		if d <= 0 || at > md.now || at > first {
+			return
+		}
+		r := slices.IndexFunc(md.order, func(r Record) bool { return r.Kind > Ready && (r.ReqID == id || r.Sender == id) })
+		if at < first || r < rank {
+			first, rank, do = at, r, f
 		}
 	}
 	for _, s := range md.senders {
-		due(s.heard, md.cfg.Lease, func() { md.endSender(s) })
+		due(s.heard, md.cfg.Lease, s.id, func() { md.endSender(s) })
 	}
 	for _, r := range md.live {
 		switch {
 		case r.taker != "":
-			due(r.takenAt, md.cfg.Lease, func() { md.giveBack(r) })
+			due(r.takenAt, md.cfg.Lease, r.id, func() { md.giveBack(r) })
 		case len(r.waiting) > 0:
-			due(r.since, md.cfg.AdmitTimeout, func() { md.timeOut(r) })
+			due(r.since, md.cfg.AdmitTimeout, r.id, func() { md.timeOut(r) })
 		case r.legacy:
-			due(r.named, md.cfg.LegacyLease, func() { md.end(r, Record{Kind: Expired}, wire.CodeRolledBack) })
+			due(r.named, md.cfg.LegacyLease, r.id, func() { md.end(r, Record{Kind: Expired}, wire.CodeRolledBack) })
 		case r.ready:
-			due(r.readyAt, md.cfg.ReadyTTL, func() { md.end(r, Record{Kind: Expired}, wire.CodeRolledBack) })
+			due(r.readyAt, md.cfg.ReadyTTL, r.id, func() { md.end(r, Record{Kind: Expired}, wire.CodeRolledBack) })
 		}
 	}
 	memory := md.cfg.Memory
@@ -956,7 +969,7 @@ func (md *model) expireOne() bool {
 		memory = defaultMemory
 	}
 	if len(md.ended) > 0 {
-		due(md.ended[0].at, memory, func() { md.ended = md.ended[1:] })
+		due(md.ended[0].at, memory, md.ended[0].id, func() { md.ended = md.ended[1:] })
 	}
 	if do == nil {
 		return false
@@ -1042,6 +1055,9 @@ func (md *model) learn(fx *Effects, slotOf func(id, key string) int) error {
 }
 
 func (md *model) choose(ch mChoice, slotOf func(id, key string) int) error {
+	if !slices.Contains(md.live, ch.r) {
+		return nil // ended meanwhile, and its share with it
+	}
 	old := ch.candidates[0]
 	slot := slotOf(ch.r.id, old.key)
 	for _, c := range ch.candidates {

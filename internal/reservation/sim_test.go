@@ -182,7 +182,7 @@ func simConfig(rnd *rand.Rand) Config {
 		Slots:        oneOf(rnd, 3, 4, 6, 8, 10),
 		Mode:         oneOf(rnd, Reserve, Reserve, Reserve, Reserve, Serial, None),
 		AdmitTimeout: oneOf(rnd, 0, 3*time.Second, 6*time.Second),
-		Lease:        oneOf(rnd, 2*time.Second, 4*time.Second),
+		Lease:        oneOf(rnd, 2*time.Second, 4*time.Second, 4*time.Second, 0),
 		LegacyLease:  oneOf(rnd, 0, 3*time.Second, 7*time.Second),
 		ReadyTTL:     oneOf(rnd, 0, 5*time.Second, 9*time.Second),
 		Memory:       oneOf(rnd, 10*time.Second, 60*time.Second),
@@ -201,6 +201,9 @@ func simConfig(rnd *rand.Rand) Config {
 	}
 	if rnd.IntN(8) == 0 {
 		cfg.Remember = 2
+	}
+	if rnd.IntN(40) == 0 {
+		cfg.Slots = 60 // requests of many keys
 	}
 	if cfg.Mode == None && cfg.AdmitTimeout == 0 {
 		cfg.AdmitTimeout = 3 * time.Second
@@ -494,13 +497,19 @@ func (s *sim) mischief() []op {
 	case 10:
 		return []op{{verb: "commit", who: who, req: req, opts: []string{"epoch=" + oneOf(s.rnd, "stale", "none")}}}
 	case 11:
-		return []op{{verb: "commit", who: who, req: req, opts: []string{oneOf(s.rnd, "crc=1", "len=3")}}}
+		return []op{{verb: "commit", who: who, req: req, opts: []string{oneOf(s.rnd, "crc=1", "len=3", "bad=twice", "bad=lists")}}}
 	case 12:
 		if s.rnd.IntN(6) == 0 {
 			return []op{{verb: "shutdown"}}
 		}
 		return []op{{verb: "cancel", who: who}}
 	case 13:
+		o := op{verb: "commit", who: who, req: req, opts: []string{"again"}}
+		if s.rnd.IntN(3) == 0 {
+			o.opts = append(o.opts, "crc=1")
+		}
+		return []op{o}
+	case 14:
 		return []op{{verb: "take", who: "d1"}, {verb: "release", who: "d1"}}
 	}
 	return []op{o}

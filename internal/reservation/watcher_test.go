@@ -193,7 +193,7 @@ func (v *watcher) answer(t *tag, msg any) error {
 			return v.granted(t, msg)
 		}
 	case *wire.CommitResponse:
-		if msg.Code != "" {
+		if _, again := t.op.opt("again"); again || msg.Code != "" {
 			return nil
 		}
 		if slot, ok := t.op.opt("slot"); ok {

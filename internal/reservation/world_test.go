@@ -27,7 +27,8 @@ const (
 //	                                   epoch=none|stale; bad=fmt|dtype|shape|tail|big|neg|key|id
 //	malformed s1 A keys=a              a batch that could not be decoded
 //	commit s1 A                        all that s1 was told to write; keys=a: these;
-//	                                   slot=3: this one; crc=9, len=3: other than true
+//	                                   slot=3: this one; crc=9, len=3: other than true;
+//	                                   again: what it has committed; bad=twice|lists
 //	cancel s1 A
 //	heartbeat s1                       epoch=stale
 //	heard s1
@@ -58,7 +59,7 @@ func parseOp(line string) (op, error) {
 		switch {
 		case strings.HasPrefix(word, "keys="):
 			o.keys = splitKeys(strings.TrimPrefix(word, "keys="))
-		case strings.Contains(word, "=") || word == "last" || word == "keep" || word == "anew":
+		case strings.Contains(word, "=") || slices.Contains([]string{"last", "keep", "anew", "again"}, word):
 			o.opts = append(o.opts, word)
 		case o.who == "":
 			o.who = word
@@ -310,7 +311,11 @@ func (w *world) commitRequest(o op) *wire.CommitRequest {
 		q.CRCs = append(q.CRCs, uint32(o.num("crc", 0)))
 		return q
 	}
-	for _, c := range w.watch.toWrite(o.who, o.req) {
+	list := w.watch.toWrite(o.who, o.req)
+	if _, again := o.opt("again"); again {
+		list = w.committed(o.who, o.req)
+	}
+	for _, c := range list {
 		if o.keys != nil && !slices.Contains(o.keys, c.key) {
 			continue
 		}
@@ -318,7 +323,26 @@ func (w *world) commitRequest(o op) *wire.CommitRequest {
 		q.Lengths = append(q.Lengths, o.num("len", c.length))
 		q.CRCs = append(q.CRCs, uint32(o.num("crc", int64(trueCRC(c.key)))))
 	}
+	switch bad, _ := o.opt("bad"); bad {
+	case "twice":
+		q.Slots, q.Lengths, q.CRCs = slices.Repeat(q.Slots, 2), slices.Repeat(q.Lengths, 2), slices.Repeat(q.CRCs, 2)
+	case "lists":
+		q.Lengths = append(q.Lengths, chunkSize)
+	}
 	return q
+}
+
+// committed is what is committed of a live request, by whomever.
+func (w *world) committed(sender, req string) []toWrite {
+	var list []toWrite
+	if r := w.md.own(sender, req); r != nil {
+		for _, c := range r.chunks {
+			if c.committed {
+				list = append(list, toWrite{c.key, c.slot, c.length})
+			}
+		}
+	}
+	return list
 }
 
 // gone: every writer goes only once.
@@ -365,7 +389,7 @@ func (w *world) advance(by string) error {
 	for left > 0 {
 		d := left
 		if w.cfg.MaxGap > 0 {
-			d = min(left, w.cfg.MaxGap)
+			d = min(left, w.cfg.MaxGap-1) // and the one of step
 		}
 		left -= d
 		w.now += d
@@ -378,9 +402,9 @@ func (w *world) advance(by string) error {
 
 // step gives one event to machine and model and compares all there is.
 func (w *world) step(ev Event) error {
-	w.now++ // no two events at the same moment: no two deadlines are one
+	w.now++ // no two events at the same moment
 	fx := w.m.Step(w.now, ev)
-	w.md.step(w.now, ev)
+	w.md.step(w.now, ev, fx)
 	if w.trace != nil {
 		w.print(fx)
 	}
