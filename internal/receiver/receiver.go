@@ -32,7 +32,7 @@ const (
 	turnTime     = 100 * time.Millisecond
 
 	// idleTick is how often time passes in the core while nothing happens.
-	idleTick = 50 * time.Millisecond
+	idleTick = MaxGap / 2
 
 	// busyWait is how long a loop that has just had a message waits for the next
 	// one before it looks at anything else.
@@ -213,6 +213,9 @@ func (r *Receiver) turn(busy bool) (bool, error) {
 func (r *Receiver) sleep() error {
 	now := time.Now()
 	d := r.sink.wait(now, r.out.wait(now, idleTick))
+	if in, ok := r.core.NextDue(); ok {
+		d = min(d, max(in-now.Sub(r.now), 0))
+	}
 	if r.lineCount > 0 {
 		d = min(d, max(eventDelay-now.Sub(r.firstLine), 0))
 	}

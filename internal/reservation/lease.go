@@ -69,6 +69,15 @@ func (m *Machine) expire() {
 	}
 }
 
+// NextDue is how long after the last Step something may be due, if anything
+// is: the time for a Tick.
+func (m *Machine) NextDue() (in time.Duration, ok bool) {
+	if len(m.timers) == 0 {
+		return 0, false
+	}
+	return max(m.timers[0].at-m.now, 0), true
+}
+
 // due ends a silent sender: "--lease of silence ends all of it".
 func (s *sender) due(m *Machine) {
 	if at := s.heard + m.cfg.Lease; at > s.timer.at {
@@ -151,9 +160,9 @@ func (r *request) due(m *Machine) {
 	case r.taker != "":
 		m.untake(r)
 	case r.ready:
-		m.end(r, ending{kind: Expired, no: refusef(wire.CodeExpired, "ready for %v and not taken", (m.now-r.readyAt).Round(time.Millisecond))})
+		m.end(r, ending{kind: Expired, no: refusef(wire.CodeExpired, "ready for %v and not taken", (m.now - r.readyAt).Round(time.Millisecond))})
 	default:
-		m.end(r, ending{kind: Expired, no: refusef(wire.CodeExpired, "silent for %v: lease expired", (m.now-r.named).Round(time.Millisecond))})
+		m.end(r, ending{kind: Expired, no: refusef(wire.CodeExpired, "silent for %v: lease expired", (m.now - r.named).Round(time.Millisecond))})
 	}
 }
 
