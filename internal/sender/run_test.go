@@ -13,7 +13,6 @@ import (
 
 	"github.com/pebbe/zmq4"
 
-	"github.com/pd-tools/pd-tools/internal/manifest"
 	"github.com/pd-tools/pd-tools/internal/sock"
 	"github.com/pd-tools/pd-tools/wire"
 )
@@ -192,6 +191,9 @@ func TestCancelInEveryState(t *testing.T) {
 			}
 			if got := p.notices(); len(got) != 1 {
 				t.Errorf("proxy was told %q", got)
+			}
+			if len(s.notes) > 0 {
+				t.Errorf("people are told %q", s.notes)
 			}
 			if n := f.count(is[*wire.CancelNotif]); n > 1 || n == 1 != tt.told {
 				t.Errorf("the receiver got %d cancels", n)
@@ -403,26 +405,6 @@ func TestStagingOnlyForWhatIsAllocated(t *testing.T) {
 	in.write(cancelLine("B"))
 	wantResult(t, s.result("B"), Cancelled, "")
 	full.event(t, "cancelled", "B")
-	in.close()
-	s.wait()
-}
-
-// Contract §6: reading goes on although --pending is full, if an admitted
-// request needs a line, and the youngest request not yet admitted makes room.
-func TestPendingIsFull(t *testing.T) {
-	r := startReceiver(t, receiverOptions{slots: 4, sink: true})
-	in := newPipe(t)
-	s := send(t, Config{Receivers: []string{r.endpoint}, Pending: 4 * costOf(make([]manifest.Chunk, 1)), Stdin: in.r})
-	in.write(manifestLine("A", 4, 0, 0, 100))
-	r.event(t, "admitted", "A")
-	for i := range 8 {
-		in.write(manifestLine(fmt.Sprint("W", i), 4, 0, 0, 100))
-	}
-	for i := 3; i < 8; i++ { // the younger ones; those before fit or made room later
-		wantResult(t, s.result(fmt.Sprint("W", i)), Failed, codeNoRoom, "--pending")
-	}
-	in.write(manifestLine("A", 4, 1, 3, 100))
-	wantResult(t, s.result("A"), Ready, "")
 	in.close()
 	s.wait()
 }

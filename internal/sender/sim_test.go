@@ -480,6 +480,11 @@ func (s *sim) check() {
 		for _, f := range r.flights {
 			out[f.kind]++
 		}
+		for e := r.queue[firstBatch].Front(); e != nil; e = e.Next() {
+			if f := e.Value.(*flight); !f.wanted() {
+				s.fatalf("%s has ended and still waits to be sent", f.req.id)
+			}
+		}
 		if out != r.out || r.order.Len() != len(r.flights) {
 			s.fatalf("flights do not add up: %v %v", out, r.out)
 		}
