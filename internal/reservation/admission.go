@@ -1,7 +1,6 @@
 package reservation
 
 import (
-	"slices"
 
 	"github.com/pd-tools/pd-tools/wire"
 )
@@ -92,7 +91,8 @@ func (m *Machine) wait(r *request, b batch) {
 // unwait takes the first waiting batch off.
 func (m *Machine) unwait(r *request) batch {
 	b := r.waiting[0]
-	r.waiting = slices.Delete(r.waiting, 0, 1)
+	r.waiting[0] = batch{}
+	r.waiting = r.waiting[1:]
 	m.queue.bytes -= int64(b.size)
 	return b
 }

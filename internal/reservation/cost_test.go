@@ -25,6 +25,32 @@ func TestCost(t *testing.T) {
 	}
 }
 
+// TestCostOfBatches: any number of retries may wait with their request, bounded
+// by --queue-bytes only; what answering them costs is shared out among them.
+func TestCostOfBatches(t *testing.T) {
+	perBatch := func(waiting int) time.Duration {
+		best := time.Hour
+		for range 3 {
+			c := newCrowd(1, 0, 0, 1)
+			for range waiting {
+				c.alloc("r", 1, false)
+			}
+			began := time.Now()
+			fx := c.step(Cancel{Sender: "s", ReqID: "holder", Tag: 1})
+			best = min(best, time.Since(began)/time.Duration(waiting))
+			if len(fx.Answers) != waiting+1 {
+				t.Fatalf("%d answers, want %d", len(fx.Answers), waiting+1)
+			}
+		}
+		return best
+	}
+	small, large := perBatch(1_000), perBatch(100_000)
+	t.Logf("%v each of 1,000 batches, %v each of 100,000", small, large)
+	if large > 10*max(small, 100*time.Nanosecond) {
+		t.Errorf("%v each of 1,000 batches, %v each of 100,000", small, large)
+	}
+}
+
 // BenchmarkStep is the cost of one round of messages while so many wait.
 func BenchmarkStep(b *testing.B) {
 	for _, c := range costs {
@@ -150,6 +176,21 @@ var costs = []cost{
 			c.step(Take{Conn: "d", ReqID: id, Tag: id})
 			c.wait(1)
 			c.step(Release{Conn: "d", ReqID: id, Tag: id})
+			c.step(Tick{})
+		}
+	}},
+	{"a fence is put up and lifted among many", func(fences int) func() {
+		c := newCrowd(fences+1, 0, 0, 1)
+		c.step(Cancel{Sender: "s", ReqID: "holder", Tag: 1})
+		fence := func() uint64 {
+			id := c.wait(1)
+			return c.step(Malformed{Sender: "s", ReqID: id, Tag: id}).Revocations[0].ID
+		}
+		for range fences {
+			fence()
+		}
+		return func() {
+			c.step(Revoked{ID: fence(), Region: 1})
 			c.step(Tick{})
 		}
 	}},

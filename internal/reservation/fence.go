@@ -1,6 +1,9 @@
 package reservation
 
-import "slices"
+import (
+	"maps"
+	"slices"
+)
 
 // fences keeps the slots that a writer may still write to: "After expiry,
 // rollback or time-out, slots that an attached sender may still be writing are
@@ -10,7 +13,7 @@ import "slices"
 type fences struct {
 	next    uint64
 	byID    map[uint64]*fence
-	byGrant map[uint64][]*fence
+	byGrant map[uint64]map[uint64]*fence // by id
 }
 
 type fence struct {
@@ -21,20 +24,32 @@ type fence struct {
 }
 
 func newFences() fences {
-	return fences{byID: make(map[uint64]*fence), byGrant: make(map[uint64][]*fence)}
+	return fences{byID: make(map[uint64]*fence), byGrant: make(map[uint64]map[uint64]*fence)}
 }
 
-// quarantine takes slots that nobody holds and asks for new memory for them.
+// quarantine takes slots that nobody holds and asks for new memory for them:
+// once in a Step for a sender that ends with many requests, as each time costs
+// the engine a region.
 func (m *Machine) quarantine(grants []uint64, slots []int) {
 	f := &m.fences
+	m.ledger.quarantined += len(slots)
+	writer := grants[len(grants)-1]
+	if n := len(m.fx.Revocations); n > 0 && m.fx.Revocations[n-1].Writer == writer {
+		last := &m.fx.Revocations[n-1]
+		last.Slots = append(last.Slots, slots...)
+		f.byID[last.ID].slots = last.Slots
+		return
+	}
 	f.next++
 	one := &fence{id: f.next, grants: slices.Clone(grants), slots: slots, pending: true}
 	f.byID[one.id] = one
 	for _, w := range grants {
-		f.byGrant[w] = append(f.byGrant[w], one)
+		if f.byGrant[w] == nil {
+			f.byGrant[w] = make(map[uint64]*fence)
+		}
+		f.byGrant[w][one.id] = one
 	}
-	m.ledger.quarantined += len(slots)
-	m.fx.Revocations = append(m.fx.Revocations, Revocation{ID: one.id, Writer: grants[len(grants)-1], Slots: slots})
+	m.fx.Revocations = append(m.fx.Revocations, Revocation{ID: one.id, Writer: writer, Slots: slots})
 }
 
 // revoked: the slots have new memory, told to later writers by their region.
@@ -60,7 +75,9 @@ func (m *Machine) revokeFailed(ev RevokeFailed) {
 // the current one. What the engine is still giving new memory stays in
 // quarantine until it has: it may change under nobody.
 func (m *Machine) gone(ev Gone) {
-	for _, one := range m.fences.byGrant[ev.Writer] {
+	fences := m.fences.byGrant[ev.Writer]
+	for _, id := range slices.Sorted(maps.Keys(fences)) {
+		one := fences[id]
 		one.grants = without(one.grants, ev.Writer)
 		m.liftIfSafe(one)
 	}
@@ -93,9 +110,8 @@ func (m *Machine) lift(one *fence) {
 	m.ledger.quarantined -= len(one.slots)
 	delete(m.fences.byID, one.id)
 	for _, w := range one.grants {
-		if left := without(m.fences.byGrant[w], one); len(left) > 0 {
-			m.fences.byGrant[w] = left
-		} else {
+		delete(m.fences.byGrant[w], one.id)
+		if len(m.fences.byGrant[w]) == 0 {
 			delete(m.fences.byGrant, w)
 		}
 	}
