@@ -124,6 +124,7 @@ const noSlot = -1
 type sender struct {
 	identity string
 	name     string
+	shown    string // the identity as people see it, once asked for
 	attached bool
 	grants   []uint64 // under which it may write, the current one last; empty when not attached
 	heard    Time
@@ -299,7 +300,10 @@ func (s *sender) display() string {
 	if s.name != "" {
 		return s.name
 	}
-	return displayIdentity(s.identity)
+	if s.shown == "" {
+		s.shown = displayIdentity(s.identity)
+	}
+	return s.shown
 }
 
 // displayIdentity shows a ROUTER identity: as it is where people can read it,
