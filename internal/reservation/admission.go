@@ -1,9 +1,6 @@
 package reservation
 
-import (
-
-	"github.com/pd-tools/pd-tools/wire"
-)
+import "github.com/pd-tools/pd-tools/wire"
 
 // batch is one AllocRequest, checked, that waits or is being answered.
 type batch struct {

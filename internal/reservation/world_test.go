@@ -292,6 +292,9 @@ func (o op) allocRequest() *wire.AllocRequest {
 		}
 	case "id":
 		q.ReqID = ""
+	case "nothing": // just within the limits
+		q.Keys = append(slices.Clone(q.Keys), strings.Repeat("k", wire.MaxKey))
+		q.ReqID = strings.Repeat("r", wire.MaxReqID)
 	case "longid":
 		q.ReqID = strings.Repeat("r", wire.MaxReqID+1)
 	case "huge":
@@ -534,6 +537,9 @@ func describe(msg any) string {
 
 func describeRecord(r Record) string {
 	words := []string{r.Sender, r.ReqID, r.Kind.String()}
+	if n := len(r.ReqID); n > 40 {
+		words[1] = fmt.Sprintf("(id of %d bytes)", n)
+	}
 	switch r.Kind {
 	case Allocated, Ready:
 		words = append(words, fmt.Sprintf("%d of %d", r.Chunks, r.TotalChunks))

@@ -1,0 +1,74 @@
+package reservation
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+func TestDisplayIdentity(t *testing.T) {
+	for identity, want := range map[string]string{
+		"sender-1":       "sender-1",
+		"größe 7":        "größe 7",
+		"\x00\x01\xfe":   "0001fe",
+		"a\x1b]0;x\x07":  "611b5d303b7807",
+		"tab\tnewline\n": "746162096e65776c696e650a",
+	} {
+		if got := displayIdentity(identity); got != want {
+			t.Errorf("%q is shown as %q, want %q", identity, got, want)
+		}
+	}
+}
+
+func TestParseMode(t *testing.T) {
+	for _, mode := range []Mode{Reserve, Serial, None} {
+		if got, err := ParseMode(mode.String()); got != mode || err != nil {
+			t.Errorf("%v is read as %v, %v", mode, got, err)
+		}
+	}
+	if _, err := ParseMode("Reserve"); err == nil || !strings.Contains(err.Error(), "reserve") {
+		t.Errorf("error %v, want one that names the modes", err)
+	}
+}
+
+// TestNewRefuses: what no caller may ask for.
+func TestNewRefuses(t *testing.T) {
+	for _, cfg := range []Config{
+		{Slots: 0, SlotBytes: 1, Epoch: 1},
+		{Slots: 1, SlotBytes: 0, Epoch: 1},
+		{Slots: 1, SlotBytes: 1, Epoch: 0},
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("New(%+v) does not panic", cfg)
+				}
+			}()
+			New(cfg)
+		}()
+	}
+}
+
+// TestSnapshotIsCut: "A list holds at most 10,000 entries"; the totals are true.
+func TestSnapshotIsCut(t *testing.T) {
+	c := newCrowd(1, 0, 0, 1)
+	for i := range wire.MaxSnapshotList + 5 {
+		q := &wire.AllocRequest{
+			Keys: []string{"k"}, Fmt: wire.I(wire.FmtBinary), Shape: []wire.Int{wire.I(chunkSize)}, Dtype: "uint8",
+			LastChunkToks: wire.I(chunkSize), ReqID: fmt.Sprint("r", i), TotalChunks: wire.I(1),
+		}
+		c.step(Alloc{Sender: fmt.Sprint("sender ", i), Req: q, Tag: i})
+	}
+	s := c.m.Snapshot(c.now)
+	if got, want := [3]int{len(s.Requests), len(s.Queue), len(s.Senders)}, [3]int{wire.MaxSnapshotList, wire.MaxSnapshotList, wire.MaxSnapshotList}; got != want {
+		t.Errorf("lists of %v, want %v", got, want)
+	}
+	if want := (wire.SnapshotTotals{Requests: wire.MaxSnapshotList + 6, Queue: wire.MaxSnapshotList + 5, Senders: wire.MaxSnapshotList + 6}); s.Totals != want {
+		t.Errorf("totals %+v, want %+v", s.Totals, want)
+	}
+	if first := s.Queue[0]; first.Pos != 1 || first.ReqID != "r0" {
+		t.Errorf("the queue begins with %+v, want r0", first)
+	}
+}
