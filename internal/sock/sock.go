@@ -9,6 +9,8 @@ package sock
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -53,7 +55,10 @@ type Options struct {
 }
 
 // Context owns the sockets of a process, or of a part of it.
-type Context struct{ zmq *zmq4.Context }
+type Context struct {
+	zmq   *zmq4.Context
+	files []string // paths of the ipc endpoints, to be removed
+}
 
 // NewContext fails only when the process is out of file descriptors or threads.
 func NewContext() (*Context, error) {
@@ -68,8 +73,12 @@ func NewContext() (*Context, error) {
 }
 
 // Close waits until what closed sockets have left to send is sent or their
-// linger has passed. All sockets must have been closed.
+// linger has passed. All sockets must have been closed. It removes the files of
+// ipc endpoints: ZeroMQ leaves them.
 func (c *Context) Close() error {
+	for _, file := range c.files {
+		_ = os.Remove(file) // the next one to listen there replaces it
+	}
 	c.zmq.SetRetryAfterEINTR(true) // zmq4 lets nobody else call it again
 	return c.zmq.Term()
 }
@@ -106,6 +115,9 @@ func (c *Context) Listen(t zmq4.Type, endpoint string, o Options) (*zmq4.Socket,
 	if err != nil {
 		s.Close()
 		return nil, "", fmt.Errorf("cannot listen on %s: %w", endpoint, err)
+	}
+	if addr.scheme == "ipc" && !strings.HasPrefix(addr.path, "@") {
+		c.files = append(c.files, addr.path)
 	}
 	return s, actual, nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -128,6 +129,25 @@ func TestListenOnATakenEndpoint(t *testing.T) {
 		if took := time.Since(start); took > time.Second {
 			t.Errorf("took %v, want less than 1s", took)
 		}
+	}
+}
+
+func TestSocketFileIsRemoved(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "s")
+	c, err := NewContext()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _, err := c.Listen(zmq4.PULL, "ipc://"+file, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("after Close: %v", err)
 	}
 }
 
