@@ -22,16 +22,17 @@ func (r *Receiver) shutdown() error {
 	return errors.Join(err, r.close(quarter))
 }
 
-// close ends the helpers, the buffer and the sockets. The proxy and the peers
-// have the given time each to take what is unsent.
+// close ends the helpers, the sockets and the buffer. The proxy and the peers
+// have the given time each to take what is unsent. The buffer comes last: a
+// sender whose data connection ends takes us for dead, and has to have our last
+// answers by then.
 func (r *Receiver) close(each time.Duration) error {
 	r.revoker.close()
 	if r.notify != nil {
 		r.notify.close(each)
 	}
-	err := r.target.Close()
 	r.closeSockets(each)
-	return err
+	return r.target.Close()
 }
 
 func (r *Receiver) closeSockets(linger time.Duration) {

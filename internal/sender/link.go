@@ -23,7 +23,7 @@ const (
 
 	// lastWords is how long answers are still read from a receiver whose data
 	// connection has ended: it may have said why.
-	lastWords = 100 * time.Millisecond
+	lastWords = 250 * time.Millisecond
 
 	// beatDefault is how often a heartbeat goes out where neither the lease nor
 	// the time-out asks for one.
@@ -136,6 +136,7 @@ type (
 		resp    *wire.AttachResponse
 		remote  rdma.Remote
 		err     error
+		code    wire.Code
 	}
 	updated struct {
 		opening *opening
@@ -404,6 +405,9 @@ func (l *link) attachAnswered(resp *wire.AttachResponse) error {
 	switch {
 	case resp.Error != "" || resp.Code != "":
 		l.lose(lost{code: resp.Code, err: fmt.Errorf("%s refuses to attach us: %s", l.cfg.endpoint, resp.Error)})
+	case resp.Version != wire.ProtocolVersion:
+		l.lose(lost{code: wire.CodeBadRequest, err: fmt.Errorf(
+			"%s speaks protocol version %d, this sender %d", l.cfg.endpoint, resp.Version, wire.ProtocolVersion)})
 	case o.state == attaching:
 		o.state = mapping
 		o.epoch = resp.Epoch
@@ -443,7 +447,7 @@ func (l *link) help(f func()) {
 // reach gets at the receiver's memory. It runs in a helper: a large buffer
 // takes its time.
 func (l *link) reach(o *opening, resp *wire.AttachResponse) mapped {
-	m := mapped{opening: o, resp: resp}
+	m := mapped{opening: o, resp: resp, code: wire.CodeBadRequest}
 	if m.err = l.cfg.memory.cut(resp.SlotSize); m.err != nil {
 		m.err = fmt.Errorf("%s: %w", l.cfg.endpoint, m.err)
 		return m
@@ -456,7 +460,7 @@ func (l *link) reach(o *opening, resp *wire.AttachResponse) mapped {
 		Slots:      int(resp.SlotCount),
 	})
 	if m.err != nil {
-		m.err = fmt.Errorf("cannot reach the memory of %s: %w", l.cfg.endpoint, m.err)
+		m.err, m.code = fmt.Errorf("cannot reach the memory of %s: %w", l.cfg.endpoint, m.err), wire.CodeInternal
 	}
 	return m
 }
@@ -486,7 +490,7 @@ func (l *link) mapped(m mapped) {
 		}
 		return
 	case m.err != nil:
-		l.lose(lost{err: m.err, code: wire.CodeInternal})
+		l.lose(lost{err: m.err, code: m.code})
 		return
 	}
 	o.state = up
