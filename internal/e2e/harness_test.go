@@ -96,6 +96,7 @@ func start(t *testing.T, stdin io.Reader, name string, args ...string) *program 
 	p.news = sync.NewCond(&p.mu)
 	p.cmd.Stdin = stdin
 	p.cmd.Dir = t.TempDir()
+	p.cmd.Env = append(os.Environ(), "TMPDIR="+p.cmd.Dir)
 	p.cmd.Stderr = writerFunc(func(b []byte) (int, error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()

@@ -270,7 +270,7 @@ func reservationAfterLastBatch(t *testing.T) {
 func cancelWhileWriting(t *testing.T) {
 	r, mem := receiveWhole(t)
 	a := send(t, r)
-	half := stopInWrite(t, a, mem)
+	half := stopInWrite(t, a, newSource(t), mem)
 	release := holdBusyThreads(t, a.program)
 	b := dial(t, r)
 	corr := b.ask(peertest.Alloc("B", 2, true, wholeChunk, "B0", "B1"))
@@ -416,7 +416,7 @@ func restartedWhileWaiting(t *testing.T) {
 	r.kill(syscall.SIGKILL)
 	r.exits()
 	killed := time.Now()
-	again := r.again(10)
+	again := receiveAt(t, r.endpoint, 10)
 	if l := s.result("A", "failed"); !strings.Contains(l.str("error"), r.endpoint) || time.Since(killed) > 6*time.Second {
 		t.Errorf("after %v A ends as %v", time.Since(killed), l)
 	}

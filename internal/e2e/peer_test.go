@@ -230,13 +230,13 @@ func refused(t *testing.T, resp *wire.AllocResponse, code wire.Code, n int) {
 	}
 }
 
-// again starts a receiver of so many slots where r, which has ended, was.
-func (r *receiver) again(slots int) *receiver {
-	r.t.Helper()
-	n := &receiver{program: start(r.t, nil, "pd-recv", "--listen", r.endpoint, "--chunk-size", fmt.Sprint(chunkSize),
-		"--buffer-size", fmt.Sprint(slots*chunkSize))}
-	n.endpoint = n.event("event", "listening").str("endpoint")
-	return n
+// receiveAt starts a receiver with so many slots of chunkSize at an endpoint.
+func receiveAt(t *testing.T, endpoint string, slots int, flags ...string) *receiver {
+	t.Helper()
+	args := append([]string{"--listen", endpoint, "--chunk-size", fmt.Sprint(chunkSize), "--buffer-size", fmt.Sprint(slots * chunkSize)}, flags...)
+	r := &receiver{program: start(t, nil, "pd-recv", args...)}
+	r.endpoint = r.event("event", "listening").str("endpoint")
+	return r
 }
 
 // happens waits for an event of a request.
