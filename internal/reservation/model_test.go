@@ -936,32 +936,56 @@ func (md *model) expire() {
 }
 
 func (md *model) expireOne() bool {
-	var first Time = 1<<63 - 1
-	var do func()
-	rank := 0
-	due := func(from Time, d Time, id string, f func()) {
-		at := from + d
-		if d <= 0 || at > md.now || at > first {
-			return
+	var first *mDeadline
+	for _, d := range md.deadlines() {
+		if d.at > md.now || first != nil && d.at > first.at {
+			continue
 		}
-		r := slices.IndexFunc(md.order, func(r Record) bool { return r.Kind > Ready && (r.ReqID == id || r.Sender == id) })
-		if at < first || r < rank {
-			first, rank, do = at, r, f
+		if first == nil || d.at < first.at || md.rank(d.id) < md.rank(first.id) {
+			first = &d
+		}
+	}
+	if first == nil {
+		return false
+	}
+	first.do()
+	md.admission()
+	return true
+}
+
+// rank is where the machine's records tell of the end of this request, or of
+// the first of this sender's.
+func (md *model) rank(id string) int {
+	return slices.IndexFunc(md.order, func(r Record) bool { return r.Kind > Ready && (r.ReqID == id || r.Sender == id) })
+}
+
+type mDeadline struct {
+	at Time
+	id string
+	do func()
+}
+
+// deadlines are all that run.
+func (md *model) deadlines() []mDeadline {
+	var list []mDeadline
+	add := func(from Time, d Time, id string, do func()) {
+		if d > 0 {
+			list = append(list, mDeadline{from + d, id, do})
 		}
 	}
 	for _, s := range md.senders {
-		due(s.heard, md.cfg.Lease, s.id, func() { md.endSender(s) })
+		add(s.heard, md.cfg.Lease, s.id, func() { md.endSender(s) })
 	}
 	for _, r := range md.live {
 		switch {
 		case r.taker != "":
-			due(r.takenAt, md.cfg.Lease, r.id, func() { md.giveBack(r) })
+			add(r.takenAt, md.cfg.Lease, r.id, func() { md.giveBack(r) })
 		case len(r.waiting) > 0:
-			due(r.since, md.cfg.AdmitTimeout, r.id, func() { md.timeOut(r) })
+			add(r.since, md.cfg.AdmitTimeout, r.id, func() { md.timeOut(r) })
 		case r.legacy:
-			due(r.named, md.cfg.LegacyLease, r.id, func() { md.end(r, Record{Kind: Expired}, wire.CodeRolledBack) })
+			add(r.named, md.cfg.LegacyLease, r.id, func() { md.end(r, Record{Kind: Expired}, wire.CodeRolledBack) })
 		case r.ready:
-			due(r.readyAt, md.cfg.ReadyTTL, r.id, func() { md.end(r, Record{Kind: Expired}, wire.CodeRolledBack) })
+			add(r.readyAt, md.cfg.ReadyTTL, r.id, func() { md.end(r, Record{Kind: Expired}, wire.CodeRolledBack) })
 		}
 	}
 	memory := md.cfg.Memory
@@ -969,14 +993,26 @@ func (md *model) expireOne() bool {
 		memory = defaultMemory
 	}
 	if len(md.ended) > 0 {
-		due(md.ended[0].at, memory, md.ended[0].id, func() { md.ended = md.ended[1:] })
+		add(md.ended[0].at, memory, forgetting, func() { md.ended = md.ended[1:] })
 	}
-	if do == nil {
-		return false
+	return list
+}
+
+// forgetting is no request's id.
+const forgetting = "-"
+
+// compareDue: whoever waits for NextDue is in time for everything, and does not
+// wait for nothing.
+func (md *model) compareDue(in Time, ok, ticked bool) error {
+	if ok && ticked && in <= 0 {
+		return fmt.Errorf("something is still due after a Tick")
 	}
-	do()
-	md.admission()
-	return true
+	for _, d := range md.deadlines() {
+		if left := max(d.at-md.now, 0); d.id != forgetting && (!ok || in > left) {
+			return fmt.Errorf("%s is due in %v, told %v, %v", d.id, left, in, ok)
+		}
+	}
+	return nil
 }
 
 func (md *model) timeOut(r *mReq) {

@@ -428,7 +428,9 @@ func (w *world) step(ev Event) error {
 	if err := w.md.compare(fx, &w.snap, w.slotOf); err != nil {
 		return fmt.Errorf("model: %w", err)
 	}
-	return nil
+	in, ok := w.m.NextDue()
+	_, ticked := ev.(Tick)
+	return w.md.compareDue(in, ok, ticked)
 }
 
 // follow learns from the effects what model and senders must know.
