@@ -32,12 +32,12 @@ func (b *buffer) cut(size int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
+	case size <= 0:
+		return fmt.Errorf("its slots are %d bytes", size)
 	case b.size == size:
 		return nil
 	case b.size != 0:
 		return fmt.Errorf("its slots are %d bytes, the staging buffer's %d: give all receivers one --chunk-size", size, b.size)
-	case size <= 0:
-		return fmt.Errorf("its slots are %d bytes", size)
 	case size > b.bytes:
 		return fmt.Errorf("a chunk of %d bytes does not fit the staging buffer of %d: raise --staging-size", size, b.bytes)
 	}

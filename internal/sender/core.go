@@ -50,7 +50,7 @@ type core struct {
 
 	seq     uint64 // of requests
 	ids     uint64 // of flights
-	pending int64  // bytes of memory that unfinished batches count for
+	pending int64  // bytes of memory that live requests count for
 	hungry  int    // admitted requests that need a line
 	owed    int    // requests that ended and are not yet cancelled at their receiver
 	closed  bool   // no more lines
@@ -134,7 +134,8 @@ func (c *core) fault(reqID string, err error) {
 
 func (c *core) newRequest(id string, total int64) *request {
 	c.seq++
-	req := &request{id: id, seq: c.seq, total: total, started: c.now}
+	req := &request{id: id, seq: c.seq, total: total, started: c.now, cost: requestCost}
+	c.pending += req.cost
 	req.young = c.young.PushBack(req)
 	c.reqs[id] = req
 	return req

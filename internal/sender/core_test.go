@@ -91,7 +91,7 @@ func finishJobs(c *core, do *recorder, s *session) {
 // request still needs a line. If one does, reading goes on and the youngest
 // request not yet admitted fails to make room.
 func TestPendingIsFull(t *testing.T) {
-	line := costOf(batchLine("A", 4, 0, 1).Batch.Chunks)
+	line := requestCost + costOf(batchLine("A", 4, 0, 1).Batch.Chunks)
 	c, do, s := newTestCore(func(cfg *coreConfig) { cfg.pending = 3 * line })
 	for _, id := range []string{"A", "B", "C"} {
 		if !c.wantsLine() {
@@ -110,6 +110,9 @@ func TestPendingIsFull(t *testing.T) {
 	if r := do.results["D"]; r == nil || r.Code != codeNoRoom || !strings.Contains(r.Error, "--pending") || len(do.results) != 1 {
 		t.Fatalf("D is the youngest: %v", do.results)
 	}
+	if c.pending != 3*line {
+		t.Fatalf("%d bytes, want %d", c.pending, 3*line)
+	}
 	c.line(0, batchLine("A", 4, 1, 1)) // A's own costs the youngest left
 	if r := do.results["C"]; r == nil || r.Code != codeNoRoom || len(do.results) != 2 {
 		t.Fatalf("C is the youngest: %v", do.results)
@@ -118,8 +121,8 @@ func TestPendingIsFull(t *testing.T) {
 	if len(do.results) != 2 {
 		t.Fatalf("B stood in nobody's way: %v", do.results)
 	}
-	if c.wantsLine() {
-		t.Fatal("reading goes on although A, which fills --pending, needs no line")
+	if c.wantsLine() != (c.pending < 3*line) {
+		t.Fatal("A needs no line: --pending alone decides")
 	}
 }
 

@@ -67,18 +67,29 @@ func TestSlowAdmissionEndsByTimeout(t *testing.T) {
 	s.wait()
 }
 
-func TestReceiverRefusesToAttach(t *testing.T) {
-	f := startFake(t)
-	f.instead(func(m fakeMessage) (wire.Message, bool) {
-		resp := f.welcome()
-		resp.Error, resp.Code = "sender's slots are 64 bytes, receiver's 128", wire.CodeBadRequest
-		return resp, true
-	})
-	cfg := f.config()
-	cfg.Stdin = oneRequest()
-	s := send(t, cfg)
-	wantResult(t, s.result("A"), Failed, wire.CodeBadRequest, "64", "128")
-	s.wait()
+// F48: a receiver that does not fit is named at attach, with both values.
+func TestReceiverThatDoesNotFit(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*wire.AttachResponse)
+		words  []string
+	}{
+		"it refuses":                {func(r *wire.AttachResponse) { r.Error, r.Code = "slots are 64 bytes, mine 128", wire.CodeBadRequest }, []string{"64", "128"}},
+		"version":                   {func(r *wire.AttachResponse) { r.Version = wire.ProtocolVersion + 1 }, []string{"version 2", "sender 1"}},
+		"slots larger than staging": {func(r *wire.AttachResponse) { r.SlotSize = 1 << 30 }, []string{"1073741824", "1048576", "--staging-size"}},
+		"slots of no size":          {func(r *wire.AttachResponse) { r.SlotSize = 0 }, []string{"0 bytes"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := startFake(t)
+			resp := f.welcome()
+			tt.change(resp)
+			f.instead(func(m fakeMessage) (wire.Message, bool) { return resp, is[*wire.AttachRequest](m.msg) })
+			cfg := f.config()
+			cfg.Stdin = oneRequest()
+			s := send(t, cfg)
+			wantResult(t, s.result("A"), Failed, wire.CodeBadRequest, tt.words...)
+			s.wait()
+		})
+	}
 }
 
 func TestReceiversOfTwoSlotSizes(t *testing.T) {
@@ -94,7 +105,7 @@ func TestReceiversOfTwoSlotSizes(t *testing.T) {
 	in.write(manifestLine("A", 1, 0, 0, 100)) // cuts the staging buffer
 	wantResult(t, s.result("A"), Ready, "")
 	in.write(manifestLine("B", 1, 0, 0, 100))
-	wantResult(t, s.result("B"), Failed, wire.CodeInternal, g.endpoint, "4096", "8192")
+	wantResult(t, s.result("B"), Failed, wire.CodeBadRequest, g.endpoint, "4096", "8192")
 	in.close()
 	s.wait()
 	if m := g.wait("AttachRequest", 1, is[*wire.AttachRequest]); m.msg.(*wire.AttachRequest).SlotSize != fakeSlot {

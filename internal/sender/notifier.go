@@ -12,6 +12,10 @@ import (
 	"github.com/pd-tools/pd-tools/wire"
 )
 
+// maxFails is how many FailNotifs wait for a proxy that is away. What comes on
+// top counts as undelivered. ProxyNotifs are bounded by the live requests.
+const maxFails = 65_536
+
 // errWithdrawn is what came of a ProxyNotif that was taken back in time.
 var errWithdrawn = errors.New("withdrawn")
 
@@ -128,6 +132,10 @@ func (n *notifier) handle(ev any) {
 	case orderNotify:
 		n.ready[ev.reqID] = n.add(&notice{reqID: ev.reqID, ready: true, payload: wire.Append(nil, &wire.ProxyNotif{ReqID: ev.reqID})})
 	case orderFail:
+		if n.queue.Len()-len(n.ready) >= maxFails {
+			n.undelivered++
+			return
+		}
 		n.add(&notice{reqID: ev.reqID, payload: wire.Append(nil, &wire.FailNotif{ReqID: ev.reqID, Reason: ev.reason})})
 	case orderWithdraw:
 		if e := n.ready[ev.reqID]; e != nil {

@@ -36,7 +36,7 @@ type request struct {
 	jobs     []*job   // under way
 	fence    int      // writes that may be under way although the request has ended
 	owes     bool     // it has ended and is to be cancelled at its receiver, which is not asked yet
-	cost     int64    // bytes of memory its unfinished batches count for
+	cost     int64    // bytes of memory it counts for, its unfinished batches included
 	young    *list.Element
 	verdict  *verdict // how it ends as soon as the proxy's notice is withdrawn
 
@@ -74,10 +74,11 @@ type destination struct {
 	slot, region int64
 }
 
-// What a line's parts count for in memory, bytes, besides their texts.
+// What a request and its parts count for in memory, bytes, besides their texts.
 const (
-	batchCost = 400
-	chunkCost = 150
+	requestCost = 1000
+	batchCost   = 400
+	chunkCost   = 150
 )
 
 func costOf(chunks []manifest.Chunk) int64 {

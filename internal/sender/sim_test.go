@@ -72,7 +72,7 @@ func newSim(t *testing.T, seed uint64) *sim {
 	}
 	cfg := coreConfig{timeout: time.Duration(1+s.rnd.IntN(10)) * time.Second, batch: 1 + s.rnd.IntN(4), pending: 1 << 30, proxy: s.rnd.IntN(4) > 0}
 	if s.rnd.IntN(3) == 0 {
-		cfg.pending = int64(500 + s.rnd.IntN(3000))
+		cfg.pending = int64(1500 + s.rnd.IntN(6000))
 	}
 	cfg.tellFail = cfg.proxy
 	for i := range 1 + s.rnd.IntN(3) {
