@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
+	"net"
 	"os"
 	"os/exec"
 	"regexp"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -38,6 +40,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"serve": serveCmd, "event": eventCmd, "says": saysCmd, "signal": signalCmd, "ends": endsCmd, "send": sendCmd, "spoil": spoilCmd, "take": takeCmd,
+			"strangers": strangersCmd, "hangup": hangupCmd,
 		},
 	})
 }
@@ -45,7 +48,8 @@ func TestScripts(t *testing.T) {
 // server is the pd-recv of a script: its stdout is in out, its stderr in err.
 type server struct {
 	*exec.Cmd
-	ended chan error
+	ended     chan error
+	strangers []net.Conn
 }
 
 type serverKey struct{}
@@ -70,7 +74,10 @@ func serveCmd(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	ts.Check(s.Start())
 	go func() { s.ended <- s.Wait() }()
-	ts.Defer(func() { _ = s.Process.Kill() })
+	ts.Defer(func() {
+		_ = s.Process.Kill()
+		hangupCmd(ts, false, nil)
+	})
 	var first struct{ Endpoint string }
 	ts.Check(json.Unmarshal(await(ts, "out", `"event":"listening".*`), &first))
 	ts.Setenv("ENDPOINT", first.Endpoint)
@@ -190,4 +197,25 @@ func takeCmd(ts *testscript.TestScript, _ bool, args []string) {
 	if resp, ok := m.(*wire.TakeResponse); !ok || resp.Code != "" {
 		ts.Fatalf("not taken: %+v", m)
 	}
+}
+
+// strangers N: N connections to $ENDPOINT that say nothing.
+func strangersCmd(ts *testscript.TestScript, _ bool, args []string) {
+	n, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	s := serverOf(ts)
+	for range n {
+		c, err := net.DialTimeout("tcp", strings.TrimPrefix(ts.Getenv("ENDPOINT"), "tcp://"), patience)
+		ts.Check(err)
+		s.strangers = append(s.strangers, c)
+	}
+}
+
+// hangup: the strangers go.
+func hangupCmd(ts *testscript.TestScript, _ bool, _ []string) {
+	s := serverOf(ts)
+	for _, c := range s.strangers {
+		c.Close()
+	}
+	s.strangers = nil
 }

@@ -124,6 +124,7 @@ func serve(c *urfave.Context, o *serveOptions) error {
 			ChunkSize: o.Reservation.SlotBytes, BufferSize: o.buffer, Epoch: o.Reservation.Epoch,
 		})
 		o.sayAfter(log, r.Endpoint())
+		go watchFiles(ctx, log)
 		err = r.Run(ctx)
 	}
 	cli.Flush(ctx, out, log)
@@ -201,4 +202,24 @@ func limit(off bool, text string) string {
 		return "inf"
 	}
 	return text
+}
+
+// watchFiles says when no more files can be opened. ZeroMQ tells nobody that it
+// cannot accept a connection, and whoever is connected is served all the same.
+func watchFiles(ctx context.Context, log *cli.Log) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			fd, err := syscall.Dup(int(os.Stderr.Fd()))
+			if errors.Is(err, syscall.EMFILE) {
+				log.Limitf("files", "no more files can be opened, so nobody else can connect: raise the limit (ulimit -n)")
+			} else if err == nil {
+				syscall.Close(fd)
+			}
+		}
+	}
 }
