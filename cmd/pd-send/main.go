@@ -86,7 +86,13 @@ func send(c *urfave.Context, o *options) error {
 	var broken atomic.Pointer[error] // why stdout cannot be written
 	lines := cli.NewLines(c.App.Writer, func(err error) { broken.Store(&err) })
 	o.Result = func(r *sender.Result) { lines.JSON(r) }
-	o.Note = func(kind, text string) { log.Limitf(kind, "%s", cli.Escape(text)) }
+	o.Note = func(kind sender.Kind, text string) {
+		if kind == sender.OfInput {
+			log.Printf("%s", cli.Escape(text)) // each fault of the input is named
+		} else {
+			log.Limitf(string(kind), "%s", cli.Escape(text))
+		}
+	}
 	if show.terminal {
 		o.Progress, o.ProgressEvery = show.progress, progressEvery
 	}

@@ -370,3 +370,27 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	s.signal(syscall.SIGINT)
 	s.exit(130)
 }
+
+// F74; must-show: each bad line is named.
+func TestInputThatIsNoManifest(t *testing.T) {
+	_, endpoint := startReceiver(t, "--sink")
+	empty := start(t, "pd-send", "--to", endpoint)
+	empty.stdin.Close()
+	empty.exit(0)
+	empty.says("0 requests")
+
+	s := start(t, "pd-send", "--to", endpoint)
+	for i := range 20 {
+		s.write(fmt.Sprintf("\x00\xff%d\n", i))
+	}
+	s.write(batch("A", 2, 0, 2, "") + batch("B", 2, 0, 1, ""))
+	s.line("req_id", "A", "status", "ready")
+	s.write(batch("B", 2, 1, 1, "")[:40])
+	s.stdin.Close()
+	s.line("req_id", "B", "status", "failed")
+	s.exit(1)
+	for i := range 20 {
+		s.says(fmt.Sprintf("stdin:%d:", i+1))
+	}
+	wantFree(t, endpoint)
+}

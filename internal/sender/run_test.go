@@ -147,6 +147,7 @@ func TestProxyIsToldOnceAllIsCommitted(t *testing.T) {
 	wantResult(t, s.result("A"), Ready, "")
 	in.close()
 	s.wait()
+	p.wait("ready A")
 	if got := p.notices(); !slices.Equal(got, []string{"ready B", "ready A"}) {
 		t.Errorf("proxy was told %q", got)
 	}
@@ -241,6 +242,7 @@ func TestNotifyReadyNeverSendsFailNotif(t *testing.T) {
 	s := send(t, cfg)
 	wantResult(t, s.result("A"), Cancelled, "")
 	s.wait()
+	p.wait("ready B")
 	if got := p.notices(); !slices.Equal(got, []string{"ready B"}) {
 		t.Errorf("proxy was told %q", got)
 	}
@@ -261,6 +263,7 @@ func TestProxyIsNotToldOfADuplicate(t *testing.T) {
 	wantResult(t, first.result("A"), Ready, "")
 	in.close()
 	first.wait()
+	p.wait("ready A")
 	if got := p.notices(); !slices.Equal(got, []string{"ready A"}) {
 		t.Errorf("proxy was told %q", got)
 	}

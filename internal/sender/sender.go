@@ -55,16 +55,26 @@ type Config struct {
 
 	ShutdownTimeout time.Duration // how long Run takes to end after its context; 0: no limit
 
-	// Result is told how each request ended, Note what people should know. Both
-	// are called from Run's goroutine and must not block.
+	// Result is told how each request ended, Note what people should know: of
+	// their input, or of a request that failed otherwise. Both are called from
+	// Run's goroutine and must not block.
 	Result func(*Result)
-	Note   func(kind, text string)
+	Note   func(kind Kind, text string)
 	// Progress, if any, is told every ProgressEvery how far things are.
 	Progress      func(Progress)
 	ProgressEvery time.Duration
 
 	attach attachFunc // nil: engines.Attach
 }
+
+// Kind is what a note is about.
+type Kind string
+
+// The kinds of notes.
+const (
+	OfInput  Kind = "input"  // each names a file and, where it is about one, a line
+	OfFailed Kind = "failed" // there may be many of one cause
+)
 
 // Progress is how far a run is.
 type Progress struct {
@@ -279,7 +289,7 @@ func (r *run) take(in input, more bool) {
 		r.core.badLine(now, bad)
 	default:
 		r.summary.Faults++
-		r.cfg.Note("input", in.err.Error())
+		r.cfg.Note(OfInput, in.err.Error())
 	}
 }
 
@@ -381,14 +391,19 @@ func (r *run) withdraw(reqID string) { r.notifier.in.put(orderWithdraw{reqID}) }
 
 func (r *run) fail(reqID, reason string) { r.notifier.in.put(orderFail{reqID, reason}) }
 
-func (r *run) note(text string) { r.cfg.Note("input", text) }
+func (r *run) note(text string) { r.cfg.Note(OfInput, text) }
 
 func (r *run) end(res *Result) {
 	r.summary.add(res)
 	r.cfg.Result(res)
-	if res.Status == Failed {
-		r.cfg.Note("failed", fmt.Sprintf("request %q: %s", res.ReqID, res.Error))
+	if res.Status != Failed {
+		return
 	}
+	kind := OfFailed
+	if res.Code == codeManifest {
+		kind = OfInput
+	}
+	r.cfg.Note(kind, fmt.Sprintf("request %q: %s", res.ReqID, res.Error))
 }
 
 var _ effects = (*run)(nil)

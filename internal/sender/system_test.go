@@ -172,7 +172,7 @@ func send(t *testing.T, cfg Config) *sending {
 		s.results[r.ReqID] = r
 		s.news.Broadcast()
 	}
-	cfg.Note = func(_, text string) {
+	cfg.Note = func(_ Kind, text string) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.notes = append(s.notes, text)
