@@ -139,7 +139,7 @@ func (c *checker) check(id string) error {
 		return fmt.Errorf("take: %w", err)
 	}
 	if err := c.compare(ctx, take, want); err != nil {
-		return err
+		return errors.Join(err, c.conn.GiveBack(ctx, id)) // for whoever looks into it
 	}
 	if err := c.conn.Release(ctx, id); err != nil {
 		return fmt.Errorf("release: %w", err)
