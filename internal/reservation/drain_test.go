@@ -105,6 +105,9 @@ func (w *world) drained() error {
 	if n := w.watch.unanswered(); n > 0 {
 		return fmt.Errorf("%d messages were never answered", n)
 	}
+	if slices.ContainsFunc(w.m.queue.who, func(r *request) bool { return r != nil }) {
+		return fmt.Errorf("drained, and the queue still knows somebody")
+	}
 	if n := len(w.m.timers) + len(w.m.ledger.copies) + len(w.m.fences.byID) + len(w.m.fences.byGrant) + len(w.m.writers); n > 0 {
 		return fmt.Errorf("drained, and the machine keeps %d things", n)
 	}

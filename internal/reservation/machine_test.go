@@ -22,6 +22,20 @@ func TestDisplayIdentity(t *testing.T) {
 	}
 }
 
+// TestName: people see the name with which a sender attached, the newest one.
+func TestName(t *testing.T) {
+	c := newCrowd(1, 0, 0, 1)
+	c.step(Attach{Sender: "s", Name: "prefill-7", Writer: 1})
+	id := c.wait(1)
+	fx := c.step(Cancel{Sender: "s", ReqID: id, Tag: 1})
+	if got := fx.Records[0].Sender; got != "prefill-7" {
+		t.Errorf("the record names %q, want prefill-7", got)
+	}
+	if got := c.m.Snapshot(c.now).Senders[0].Sender; got != "prefill-7" {
+		t.Errorf("the snapshot names %q, want prefill-7", got)
+	}
+}
+
 func TestParseMode(t *testing.T) {
 	for _, mode := range []Mode{Reserve, Serial, None} {
 		if got, err := ParseMode(mode.String()); got != mode || err != nil {
