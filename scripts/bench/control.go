@@ -77,7 +77,7 @@ func (b *bench) compare(row *row, ours, echo string, clients, window int, make m
 		steps, err := make(nil)
 		return &flow{steps, first.answers}, err
 	}}
-	for round := range pick(b, 21, 1) {
+	for round := range pick(b, 31, 1) {
 		if err := b.ctx.Err(); err != nil {
 			return err
 		}
