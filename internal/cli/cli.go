@@ -238,7 +238,7 @@ func (o *ownFlags) run(c *urfave.Context, foreign, flags []urfave.Flag, help fun
 func Args(c *urfave.Context, names ...string) ([]string, error) {
 	args := c.Args().Slice()
 	switch {
-	case len(args) > len(names) && len(names) == 0 && len(c.App.Commands) > 0:
+	case len(args) > len(names) && len(names) == 0 && len(c.App.Commands) > 0 && c.App.Command(c.Command.Name) == nil:
 		return nil, Usagef("unknown command %q: have %s", args[0], strings.Join(commandNames(c.App), ", "))
 	case len(args) > len(names):
 		return nil, Usagef("unexpected argument %q", args[len(names)])
