@@ -92,25 +92,46 @@ type program struct {
 // start runs a program; whatever becomes of the test, it ends with it.
 func start(t *testing.T, stdin io.Reader, name string, args ...string) *program {
 	t.Helper()
+	return startWith(t, with{stdin: stdin}, name, args...)
+}
+
+// with is what a program is run with besides its arguments.
+type with struct {
+	stdin  io.Reader
+	stdout *os.File // nil: it is collected
+	env    []string // added to ours
+}
+
+func startWith(t *testing.T, w with, name string, args ...string) *program {
+	t.Helper()
 	p := &program{t: t, name: name, cmd: exec.Command(filepath.Join(bin, name), args...)}
 	p.news = sync.NewCond(&p.mu)
-	p.cmd.Stdin = stdin
+	p.cmd.Stdin = w.stdin
 	p.cmd.Dir = t.TempDir()
-	p.cmd.Env = append(os.Environ(), "TMPDIR="+p.cmd.Dir)
+	p.cmd.Env = append(append(os.Environ(), "TMPDIR="+p.cmd.Dir), w.env...)
 	p.cmd.Stderr = writerFunc(func(b []byte) (int, error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.news.Broadcast()
 		return p.err.Write(b)
 	})
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
+	wait := p.reap
+	if w.stdout != nil {
+		p.cmd.Stdout = w.stdout
+	} else {
+		out, err := p.cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait = func() {
+			p.collect(out)
+			p.reap()
+		}
 	}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go p.collect(out)
+	go wait()
 	t.Cleanup(func() {
 		p.kill(syscall.SIGCONT)
 		p.kill(syscall.SIGKILL)
@@ -136,9 +157,12 @@ func (p *program) collect(out io.Reader) {
 		p.news.Broadcast()
 		p.mu.Unlock()
 		if err != nil {
-			break
+			return
 		}
 	}
+}
+
+func (p *program) reap() {
 	p.cmd.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()

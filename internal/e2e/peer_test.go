@@ -24,11 +24,17 @@ type fed struct {
 
 func feed(t *testing.T, name string, args ...string) *fed {
 	t.Helper()
+	return feedWith(t, with{}, name, args...)
+}
+
+func feedWith(t *testing.T, also with, name string, args ...string) *fed {
+	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fed{start(t, r, name, args...), w}
+	also.stdin = r
+	f := &fed{startWith(t, also, name, args...), w}
 	r.Close()
 	t.Cleanup(func() { w.Close() })
 	return f
