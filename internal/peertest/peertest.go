@@ -27,6 +27,7 @@ type Options struct {
 	Identity string // ROUTER identity; empty: ZeroMQ makes one up
 	Legacy   bool   // frames ["", payload] as LMCache, instead of [correlation, "", payload]
 	Queue    int    // messages ZeroMQ keeps, each way; 0: 1,000
+	Buffer   int    // bytes the kernel keeps unread; 0: the system's default
 }
 
 // Peer is one connection to a receiver.
@@ -54,10 +55,15 @@ func Dial(endpoint string, o Options) (*Peer, error) {
 	socket, err := ctx.Dial(zmq4.DEALER, endpoint, sock.Options{
 		MaxFrame: wire.MaxResponse, SendQueue: o.Queue, RecvQueue: o.Queue,
 		Prepare: func(s *zmq4.Socket) error {
-			if o.Identity == "" {
-				return nil
+			if o.Identity != "" {
+				if err := s.SetIdentity(o.Identity); err != nil {
+					return err
+				}
 			}
-			return s.SetIdentity(o.Identity)
+			if o.Buffer != 0 {
+				return s.SetRcvbuf(o.Buffer)
+			}
+			return nil
 		},
 	})
 	if err != nil {

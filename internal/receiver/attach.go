@@ -1,6 +1,7 @@
 package receiver
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -99,7 +100,7 @@ func (r *Receiver) mismatch(req *wire.AttachRequest) string {
 	case req.SlotSize != 0 && req.SlotSize != slot:
 		return fmt.Sprintf("sender's slots are %d bytes, receiver's %d: give both the same chunk size", req.SlotSize, slot)
 	case !slices.Contains(req.Engines, engine):
-		return fmt.Sprintf("sender writes with %s, receiver with %s", strings.Join(req.Engines, ", "), engine)
+		return fmt.Sprintf("sender writes with %s, receiver with %s", cmp.Or(strings.Join(req.Engines, ", "), "no engine"), engine)
 	}
 	return ""
 }

@@ -19,7 +19,7 @@ import (
 const (
 	testSlot   = 64 // bytes of a slot
 	testEngine = "fake"
-	soon       = 5 * time.Second // for what must happen and takes milliseconds
+	soon       = 15 * time.Second // for what must happen and takes milliseconds
 )
 
 // fakeTarget is an engine whose every answer the test decides.
@@ -213,9 +213,7 @@ func (r *running) event(kind, reqID string) event {
 		select {
 		case <-r.news:
 		case <-deadline:
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.t.Fatalf("no %s of %s; events: %q", kind, reqID, r.lines)
+			r.t.Fatalf("no %s of %s; its events: %q", kind, reqID, r.events(reqID))
 		}
 	}
 }

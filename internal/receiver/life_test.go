@@ -157,7 +157,7 @@ func TestUndeliverable(t *testing.T) {
 func (r *running) bigSnapshot() {
 	r.t.Helper()
 	p := r.dial(peertest.Options{})
-	const n = 400
+	const n = 100
 	for i := range n {
 		p.ask(peertest.Alloc(fmt.Sprint("waits", i), 10, true, testSlot, "k"))
 	}
@@ -168,7 +168,7 @@ func (r *running) bigSnapshot() {
 func TestOverrun(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
-	p := r.dial(peertest.Options{Identity: "deaf", Queue: 1})
+	p := r.dial(peertest.Options{Identity: "deaf", Queue: 1, Buffer: 4096})
 	p.attach("deaf")
 	wantSlots(t, p.alloc("A", 4, false, "k"), 1)
 	r.bigSnapshot()
@@ -233,8 +233,8 @@ func TestShutdownWithADeafPeer(t *testing.T) {
 	t.Parallel()
 	r := start(t, func(c *Config) { c.ShutdownTimeout = time.Second })
 	r.bigSnapshot()
-	p := r.dial(peertest.Options{Queue: 1})
-	for range 500 {
+	p := r.dial(peertest.Options{Queue: 1, Buffer: 4096})
+	for range 350 { // more than ZeroMQ keeps, less than a full backlog
 		p.ask(&wire.StatRequest{})
 	}
 	p.ask(peertest.Alloc("last", 1, true, testSlot, "k"))

@@ -254,6 +254,7 @@ func TestAttachMismatch(t *testing.T) {
 		{wire.AttachRequest{Version: 2, Engines: []string{testEngine}}, "sender speaks protocol version 2, receiver 1"},
 		{wire.AttachRequest{Version: 1, SlotSize: 128, Engines: []string{testEngine}}, "sender's slots are 128 bytes, receiver's 64: give both the same chunk size"},
 		{wire.AttachRequest{Version: 1, Engines: []string{"ofi", "ucx"}}, "sender writes with ofi, ucx, receiver with fake"},
+		{wire.AttachRequest{Version: 1}, "sender writes with no engine, receiver with fake"},
 	} {
 		resp := call[*wire.AttachResponse](p, &tc.req)
 		if resp.Code != wire.CodeBadRequest || resp.Error != tc.want || len(resp.Token) > 0 {
