@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -304,6 +305,27 @@ func TestTakeAndRelease(t *testing.T) {
 	refused(one.Release(ctx, "A"), wire.CodeUnknownRequest)
 	if s, err := one.Stat(ctx); err != nil || s.Slots.Free != 10 || s.Counters.Released != 1 {
 		t.Errorf("snapshot %+v, %v", s, err)
+	}
+}
+
+// A take whose list of chunks is too long for an answer is refused, and the
+// request stays ready.
+func TestTakeTooLong(t *testing.T) {
+	t.Parallel()
+	const batch, batches = 240, 72
+	r := start(t, func(c *Config) { c.Reservation.Slots = batch * batches })
+	p := r.dial(peertest.Options{})
+	long := strings.Repeat("k", 4000)
+	for i := range batches {
+		wantSlots(t, p.alloc("A", batch*batches, i == batches-1, keys(long, i*batch, batch)...), batch)
+	}
+	resp := call[*wire.TakeResponse](p, &wire.TakeRequest{ReqID: "A"})
+	if resp.Code != wire.CodeInternal || !strings.Contains(resp.Error, "17280 chunks") || len(resp.Chunks) > 0 {
+		t.Errorf("answer %s %s, %d chunks", resp.Code, resp.Error, len(resp.Chunks))
+	}
+	other := r.dial(peertest.Options{})
+	if resp := call[*wire.ReleaseResponse](other, &wire.ReleaseRequest{ReqID: "A"}); resp.Code != "" {
+		t.Errorf("still taken: %+v", resp)
 	}
 }
 

@@ -346,11 +346,27 @@ func (r *Receiver) answer(a reservation.Answer) {
 	if !ok {
 		return // the sink's
 	}
-	if m, ok := a.Msg.(*wire.TakeResponse); ok && m.Code == "" {
-		r.describe(m)
+	taken, ok := a.Msg.(*wire.TakeResponse)
+	ok = ok && taken.Code == ""
+	if ok {
+		r.describe(taken)
 	}
 	r.buf = wire.Append(r.buf[:0], a.Msg.(wire.Message))
+	if ok && len(r.buf) > wire.MaxResponse {
+		r.buf = wire.Append(r.buf[:0], r.tooLongToTake(env, taken))
+	}
 	r.deliver(env, r.buf)
+}
+
+// tooLongToTake gives a take back whose chunks make a longer list than an
+// answer may be. Such a request can only be dropped.
+func (r *Receiver) tooLongToTake(env *envelope, taken *wire.TakeResponse) *wire.TakeResponse {
+	r.next = append(r.next, reservation.Release{Conn: env.sender, ReqID: taken.ReqID, Keep: true})
+	return &wire.TakeResponse{
+		ReqID: taken.ReqID,
+		Code:  wire.CodeInternal,
+		Error: fmt.Sprintf("the list of %d chunks is over the %d bytes of an answer: send larger chunks", len(taken.Chunks), wire.MaxResponse),
+	}
 }
 
 func (r *Receiver) deliver(env *envelope, payload []byte) {
