@@ -95,7 +95,7 @@ func TestWrongUsage(t *testing.T) {
 		{args: "--json --json", want: "--json is given twice"},
 		{args: "--json=perhaps", want: `--json "perhaps" is neither true nor false`},
 		{args: "--sink=soon", want: `--sink "soon" is no length of time: write 250ms, 15s or 2m30s`},
-		{args: "serve nope", want: `unexpected argument "nope"`},
+		{args: "serve nope", want: `unexpected argument "nope"`, try: " serve"},
 		{args: "nope", want: `unknown command "nope": have serve, take, fail, sigint, sigterm`},
 		{args: "help", want: `unknown command "help": have serve, take, fail, sigint, sigterm`},
 		{args: "nope --json", want: `flag "--json" stands behind an argument: flags come first`},
