@@ -81,6 +81,8 @@ func (r *row) verdict() string {
 		return ""
 	case r.limit.holds(r.ratio()):
 		return "ok"
+	case r.limit.most:
+		return "above"
 	}
 	return "below"
 }

@@ -129,7 +129,7 @@ func TestTable(t *testing.T) {
 	got := tab.markdown()
 	for _, want := range []string{
 		"| fast, 1 keys | 1,234,567/s | 1,000,000/s | 1.235 | ≥ 0.5 | ok |\n",
-		"| slow | 200 µs | 100 µs | 2.000 | ≤ 1.5 | below |\n",
+		"| slow | 200 µs | 100 µs | 2.000 | ≤ 1.5 | above |\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("table lacks %q:\n%s", want, got)
