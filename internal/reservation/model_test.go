@@ -954,9 +954,14 @@ func (md *model) expireOne() bool {
 }
 
 // rank is where the machine's records tell of the end of this request, or of
-// the first of this sender's.
+// the first of this sender's: last when they do not.
 func (md *model) rank(id string) int {
-	return slices.IndexFunc(md.order, func(r Record) bool { return r.Kind > Ready && (r.ReqID == id || r.Sender == id) })
+	for i, r := range md.order {
+		if r.Kind > Ready && (r.ReqID == id || r.Sender == id) {
+			return i
+		}
+	}
+	return len(md.order)
 }
 
 type mDeadline struct {
