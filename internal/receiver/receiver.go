@@ -31,12 +31,14 @@ const (
 	turnMessages = 1024
 	turnTime     = 100 * time.Millisecond
 
+	// turnWait is for how long a turn waits for more messages once there was
+	// one, busyWait for each of them. To wait in the call that receives is
+	// cheaper than to poll.
+	turnWait = 5 * time.Millisecond
+	busyWait = 2 * time.Millisecond
+
 	// idleTick is how often time passes in the core while nothing happens.
 	idleTick = MaxGap / 2
-
-	// busyWait is how long a loop that has just had a message waits for the next
-	// one before it looks at anything else.
-	busyWait = 2 * time.Millisecond
 
 	// Events are handed over when there are so many bytes of them or the first
 	// has waited so long: waking who writes them for each would cost more than
@@ -183,10 +185,11 @@ func (r *Receiver) Run(ctx context.Context) error {
 // Messages that have come are handled before anything expires or any writer is
 // taken for gone. It reports whether any had come.
 func (r *Receiver) turn(busy bool) (bool, error) {
+	now := time.Now()
 	read := sock.RecvWait
-	if !busy {
+	if !busy || r.quiet(now) < busyWait {
 		read = sock.Recv
-		if err := r.sleep(); err != nil {
+		if err := r.sleep(now); err != nil {
 			return false, err
 		}
 	}
@@ -210,12 +213,18 @@ func (r *Receiver) turn(busy bool) (bool, error) {
 	return busy, nil
 }
 
-func (r *Receiver) sleep() error {
-	now := time.Now()
+// quiet is for how long nothing is due unless somebody sends something.
+func (r *Receiver) quiet(now time.Time) time.Duration {
 	d := r.sink.wait(now, r.out.wait(now, idleTick))
 	if in, ok := r.core.NextDue(); ok {
 		d = min(d, max(in-now.Sub(r.now), 0))
 	}
+	return d
+}
+
+// sleep waits until something comes or is due.
+func (r *Receiver) sleep(now time.Time) error {
+	d := r.quiet(now)
 	if r.lineCount > 0 {
 		d = min(d, max(eventDelay-now.Sub(r.firstLine), 0))
 	}
@@ -231,10 +240,10 @@ func (r *Receiver) sleep() error {
 	return nil
 }
 
-// receive handles the messages that have come, a bounded number, the first as
-// read gets it, and reports whether there were any.
+// receive handles the messages that have come or come soon, a bounded number,
+// the first as read gets it. It reports whether there were any.
 func (r *Receiver) receive(read func(*zmq4.Socket, int) ([][]byte, error)) (some bool, err error) {
-	began := r.now
+	began := time.Now()
 	for range turnMessages {
 		frames, err := read(r.socket, maxFrames)
 		switch {
@@ -248,13 +257,16 @@ func (r *Receiver) receive(read func(*zmq4.Socket, int) ([][]byte, error)) (some
 		default:
 			r.handle(frames)
 		}
+		some = true
 		r.emitWhenDue()
-		if !some {
-			began = r.now
-		} else if r.now.Sub(began) > turnTime {
-			break
+		switch took := r.now.Sub(began); {
+		case took > turnTime:
+			return true, nil
+		case took > turnWait, r.quiet(r.now) < busyWait:
+			read = sock.Recv
+		default:
+			read = sock.RecvWait
 		}
-		some, read = true, sock.Recv
 	}
 	return some, nil
 }
