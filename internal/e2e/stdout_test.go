@@ -73,8 +73,11 @@ func TestHeadOfEachOutput(t *testing.T) {
 		t.Errorf("the first request is %q", id)
 	}
 	one.write(zero("B"))
-	one.endsQuietly()
+	one.endsQuietly() // perhaps before its proxy has heard of B
+	two := feed(t, "pd-send", "--to", nobody, "--proxy", listening(proxy.program))
+	two.write(zero("C"))
 	proxy.endsQuietly()
+	two.kill(syscall.SIGKILL)
 
 	trace := filepath.Join(t.TempDir(), "trace")
 	if err := os.WriteFile(trace, []byte(output(t, 0, "gentrace", "--requests", "300")), 0o600); err != nil {
