@@ -740,7 +740,7 @@ func (md *model) heartbeat(ev Heartbeat) {
 	md.wants = append(md.wants, w)
 	if md.sender(ev.Sender) == nil {
 		w.codes, w.attached = []wire.Code{wire.CodeStaleEpoch}, false
-	} else if ev.Epoch != md.cfg.Epoch {
+	} else if ev.Epoch != 0 && ev.Epoch != md.cfg.Epoch {
 		w.codes = []wire.Code{wire.CodeStaleEpoch}
 	}
 }

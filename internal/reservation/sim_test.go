@@ -491,7 +491,7 @@ func (s *sim) mischief() []op {
 	case 7:
 		return []op{{verb: "malformed", who: who, req: oneOf(s.rnd, req, ""), keys: []string{"x"}}}
 	case 8:
-		return []op{{verb: "heartbeat", who: who, opts: []string{"epoch=" + oneOf(s.rnd, "stale", "mine")}}}
+		return []op{{verb: "heartbeat", who: who, opts: []string{"epoch=" + oneOf(s.rnd, "stale", "mine", "none")}}}
 	case 9:
 		return []op{{verb: "commit", who: who, req: req, opts: []string{fmt.Sprintf("slot=%d", s.rnd.IntN(s.w.cfg.Slots+1))}}}
 	case 10:
@@ -537,4 +537,23 @@ func caseLine(cfg Config) string {
 	add("sender-requests", cfg.SenderRequests, cfg.SenderRequests != 0)
 	add("max-gap", cfg.MaxGap, true)
 	return strings.Join(words, " ")
+}
+
+// TestShrink: a failure that needs two commands far apart is shrunk to the two.
+func TestShrink(t *testing.T) {
+	s := newSim(3)
+	var ops []op
+	for len(ops) < 100 {
+		ops = append(ops, op{verb: "tick"})
+		ops = append(ops, s.act()...)
+	}
+	ops[20], ops[77] = op{verb: "cause"}, op{verb: "effect"}
+	is := func(verb string) func(op) bool { return func(o op) bool { return o.verb == verb } }
+	got := shrink(ops, func(ops []op) bool {
+		cause := slices.IndexFunc(ops, is("cause"))
+		return cause >= 0 && slices.IndexFunc(ops[cause:], is("effect")) >= 0
+	})
+	if len(got) != 2 || got[0].verb != "cause" || got[1].verb != "effect" {
+		t.Errorf("shrunk to %v", got)
+	}
 }
