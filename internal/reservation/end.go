@@ -48,6 +48,9 @@ func (m *Machine) end(r *request, e ending) {
 
 // answerWaiting tells the batches that wait why they need not any more.
 func (m *Machine) answerWaiting(r *request, e ending) {
+	if len(r.waiting) == 0 {
+		return // most often: do not make a text for nobody
+	}
 	code, reason := wire.CodeRolledBack, fmt.Sprintf("request %q has ended: %s", r.id, e.kind)
 	if e.answer != "" {
 		code, reason = e.answer, e.no.reason

@@ -3,6 +3,7 @@ package reservation
 import (
 	"cmp"
 	"container/heap"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -316,7 +317,7 @@ func displayIdentity(identity string) string {
 	if readable {
 		return identity
 	}
-	return fmt.Sprintf("%x", identity)
+	return hex.EncodeToString([]byte(identity))
 }
 
 func plural(n int, thing string) string {
