@@ -336,6 +336,9 @@ func (r *Receiver) step(ev reservation.Event) {
 func (r *Receiver) apply(ev reservation.Event) {
 	r.now = time.Now()
 	fx := r.core.Step(r.now.Sub(r.started), ev)
+	for _, a := range fx.Answers { // first: somebody waits for them
+		r.answer(a)
+	}
 	for i := range fx.Records {
 		r.record(&fx.Records[i])
 	}
@@ -346,9 +349,6 @@ func (r *Receiver) apply(ev reservation.Event) {
 		if !r.writers.withdraw(rdma.Writer(w)) {
 			r.next = append(r.next, reservation.Gone{Writer: w})
 		}
-	}
-	for _, a := range fx.Answers {
-		r.answer(a)
 	}
 }
 
