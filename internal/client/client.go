@@ -9,6 +9,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/pebbe/zmq4"
@@ -157,32 +159,54 @@ func (c *Conn) run() {
 	poller.Add(c.waker.Socket(), zmq4.POLLIN)
 	open := make(map[uint64]call)
 	last := uint64(0)
+	var unsent []call // ZeroMQ's queue was full
 	for {
+		events := zmq4.POLLIN
+		if len(unsent) > 0 {
+			events |= zmq4.POLLOUT
+		}
+		if _, err := poller.UpdateBySocket(c.socket, events); err != nil {
+			return
+		}
 		if _, err := sock.Wait(poller, -1); err != nil {
 			return
 		}
 		c.waker.Drain()
-		for {
-			select {
-			case <-c.closing:
-				return
-			case one := <-c.calls:
-				last++
-				if c.send(last, one.payload) == nil {
-					open[last] = one
-				}
-				continue
-			default:
+		select {
+		case <-c.closing:
+			return
+		default:
+		}
+		for unsent = c.collect(unsent); len(unsent) > 0; unsent = unsent[1:] {
+			if err := c.send(last+1, unsent[0].payload); err != nil {
+				break
 			}
-			break
+			last++
+			open[last] = unsent[0]
 		}
 		c.receive(open)
-		for corr, one := range open {
-			select {
-			case <-one.forget:
-				delete(open, corr)
-			default:
-			}
+		maps.DeleteFunc(open, func(_ uint64, one call) bool { return one.forgotten() })
+		unsent = slices.DeleteFunc(unsent, call.forgotten)
+	}
+}
+
+func (one call) forgotten() bool {
+	select {
+	case <-one.forget:
+		return true
+	default:
+		return false
+	}
+}
+
+// collect adds the calls that have come.
+func (c *Conn) collect(calls []call) []call {
+	for {
+		select {
+		case one := <-c.calls:
+			calls = append(calls, one)
+		default:
+			return calls
 		}
 	}
 }

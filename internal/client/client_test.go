@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -170,5 +171,54 @@ func TestCloseWhileWaiting(t *testing.T) {
 	c.Close()
 	if err := result(t, got); err == nil || err.Error() != "connection is closed" {
 		t.Error(err)
+	}
+}
+
+// More questions than ZeroMQ keeps unsent, to a receiver that is not there yet:
+// each is asked once it is.
+func TestMoreThanTheQueueHolds(t *testing.T) {
+	const many = 3 * sock.DefaultQueue
+	ctx, err := sock.NewContext()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ctx.Close()
+	free, endpoint, err := ctx.Listen(zmq4.ROUTER, "tcp://127.0.0.1:*", sock.Options{Linger: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	free.Close()
+	c, err := Dial(endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	until, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	answers := make(chan error, many)
+	var asked sync.WaitGroup
+	for range many {
+		asked.Add(1)
+		go func() {
+			asked.Done()
+			_, err := c.Stat(until)
+			answers <- err
+		}()
+	}
+	asked.Wait()
+	socket, _, err := ctx.Listen(zmq4.ROUTER, endpoint, sock.Options{Linger: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	r := &router{t, socket, zmq4.NewPoller()}
+	r.poller.Add(socket, zmq4.POLLIN)
+	for range many {
+		r.answer(r.next(), encode(&wire.Snapshot{}))
+	}
+	for range many {
+		if err := <-answers; err != nil {
+			t.Error(err)
+		}
 	}
 }
