@@ -50,15 +50,15 @@ type Target struct {
 	quit     chan struct{} // closed by Close
 	work     sync.WaitGroup
 
-	mu         sync.Mutex // never held over a system call
-	closed     bool
-	tick       uint64                  // grants made so far
-	writers    map[rdma.Writer]*writer // who may write or come to write
-	readers    map[uint64]*reader      // who may come to read, or fetches its regions
-	lastReader uint64
-	conns      map[*net.UnixConn]struct{} // all that are open
-	strangers  []*net.UnixConn            // those of them that have not shown a token, oldest first
-	ended      []rdma.Writer              // to be told on gone
+	mu                      sync.Mutex // never held over a system call
+	closed                  bool
+	tick                    uint64                  // grants made so far
+	writers                 map[rdma.Writer]*writer // who may write or come to write
+	readers                 map[uint64]*reader      // who may come to read, or fetches its regions
+	firstReader, lastReader uint64
+	conns                   map[*net.UnixConn]struct{} // all that are open
+	strangers               []*net.UnixConn            // those of them that have not shown a token, oldest first
+	ended                   []rdma.Writer              // to be told on gone
 }
 
 type writer struct {
@@ -156,18 +156,30 @@ func (t *Target) GrantRead() ([]byte, error) {
 		return nil, errClosed
 	}
 	now := time.Now()
-	for id, r := range t.readers {
-		if now.After(r.until) && !r.connected {
-			delete(t.readers, id)
-		}
-	}
+	t.forgetReaders(now)
 	if len(t.readers) >= maxReaders {
-		return nil, fmt.Errorf("%d readers are expected already: try again in %v", len(t.readers), readTokenTTL)
+		return nil, fmt.Errorf("%d readers fetch their regions already: try again", len(t.readers))
 	}
 	t.lastReader++
 	r := &reader{secret: newSecret(), until: now.Add(readTokenTTL)}
 	t.readers[t.lastReader] = r
 	return r.secret.token(reading, t.lastReader), nil
+}
+
+// forgetReaders drops tokens nobody has used: those past their time, and the
+// oldest where there are too many, so that whoever takes without mapping keeps
+// nobody else from reading. t.mu is held.
+func (t *Target) forgetReaders(now time.Time) {
+	for ; t.firstReader <= t.lastReader; t.firstReader++ {
+		r := t.readers[t.firstReader]
+		if r == nil || r.connected {
+			continue
+		}
+		if len(t.readers) < maxReaders && now.Before(r.until) {
+			return
+		}
+		delete(t.readers, t.firstReader)
+	}
 }
 
 // Withdraw implements rdma.Target.

@@ -350,23 +350,34 @@ func TestReaderCannotWrite(t *testing.T) {
 	wantError(t, err, "map region 0", "permission denied")
 }
 
+// Tokens that nobody uses keep nobody from reading: the oldest goes first, and
+// each in its time.
 func TestReadTokensAreBounded(t *testing.T) {
 	target := newTarget(t, 1, 100)
 	at := attachment(t, target, 1)
-	at.Token = must[[]byte](t)(target.GrantRead())
-	for range maxReaders - 1 {
-		must[[]byte](t)(target.GrantRead())
+	oldest := must[[]byte](t)(target.GrantRead())
+	for range maxReaders {
+		at.Token = must[[]byte](t)(target.GrantRead())
 	}
-	_, err := target.GrantRead()
-	wantError(t, err, "1024 readers are expected already")
+	if n := len(target.readers); n != maxReaders {
+		t.Fatalf("%d tokens are kept, want %d", n, maxReaders)
+	}
+	must[*Reader](t)(OpenReader(t.Context(), at)).Close()
+	at.Token = oldest
+	_, err := OpenReader(t.Context(), at)
+	wantError(t, err, "the token is not good")
+
 	target.mu.Lock()
 	for _, r := range target.readers {
 		r.until = time.Now().Add(-time.Second)
 	}
 	target.mu.Unlock()
-	_, err = OpenReader(t.Context(), at)
-	wantError(t, err, "the token is not good")
-	must[[]byte](t)(target.GrantRead())
+	at.Token = must[[]byte](t)(target.GrantRead())
+	target.mu.Lock()
+	defer target.mu.Unlock()
+	if n := len(target.readers); n > 2 { // the new one, and perhaps the one that has just read
+		t.Errorf("%d tokens are kept past their time", n)
+	}
 }
 
 // Closing either side ends the other's writes with an error, under way or not.
