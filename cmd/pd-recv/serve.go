@@ -58,8 +58,8 @@ type serveOptions struct {
 func (o *serveOptions) flags() []urfave.Flag {
 	r := &o.Reservation
 	o.sink = cli.Optional(&o.SinkDelay, "sink", "DELAY", "0s", "play the decoder: release what is ready, after DELAY", cli.Delay)
-	o.monitorFlag = cli.Var(&o.monitor, "monitor", "ENDPOINT", "tcp://127.0.0.1:7602", "publish what happens, for pd-top", cli.ListenEndpoint)
-	o.metricsFlag = cli.Var(&o.metrics, "metrics", "ADDR", "", "serve metrics over HTTP", cli.Text)
+	o.monitorFlag = cli.Var(&o.monitor, "monitor", "ENDPOINT", "tcp://127.0.0.1:7602", "publish what happens, for pd-top; does nothing yet", cli.ListenEndpoint)
+	o.metricsFlag = cli.Var(&o.metrics, "metrics", "ADDR", "", "serve metrics over HTTP; does nothing yet", cli.Text)
 	return []urfave.Flag{
 		cli.Var(&o.Listen, "listen", "ENDPOINT", "tcp://127.0.0.1:7600", "where senders and decoders connect; port * is a free one", cli.ListenEndpoint),
 		cli.Var(&o.buffer, "buffer-size", "SIZE", "1GiB", "memory for chunks", cli.Size),

@@ -52,7 +52,7 @@ One JSON line on stdout says how each request ended.
 			cli.Var(&o.Pending, "pending", "SIZE", "256MiB", "memory for lines read and not finished; 0 or inf: no limit", cli.SizeLimit),
 			cli.Var(&o.Pace, "pace", "R", "", "obey the lines' \"at\", R times as fast", cli.Factor),
 			cli.Var(&o.Name, "name", "NAME", "", "name of this sender, for people", name),
-			cli.Var(&o.monitor, "monitor", "ENDPOINT", "", "publish what happens, for pd-top", cli.ListenEndpoint),
+			cli.Var(&o.monitor, "monitor", "ENDPOINT", "", "publish what happens, for pd-top; does nothing yet", cli.ListenEndpoint),
 			cli.Var(&o.ShutdownTimeout, "shutdown-timeout", "TIME", "5s", "how long a stop by signal may take; 0 or inf: no limit", cli.Limit),
 		},
 		Action:   func(c *urfave.Context) error { return send(c, o) },
