@@ -285,7 +285,6 @@ func (m *Machine) senderOf(identity string) *sender {
 // forgetIdle drops a sender that is not attached and has nothing.
 func (m *Machine) forgetIdle(s *sender) {
 	if !s.attached && len(s.requests) == 0 {
-		m.disarm(&s.timer)
 		delete(m.senders, s.identity)
 	}
 }
