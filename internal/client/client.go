@@ -143,7 +143,7 @@ func as[T wire.Message](got wire.Message) (answer T, err error) {
 
 func (c *Conn) late(ctx context.Context, start time.Time) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("no answer from %s within %v: does a receiver run there?", c.endpoint, time.Since(start).Round(time.Millisecond))
+		return fmt.Errorf("no answer from %s within %v: is pd-recv running there?", c.endpoint, time.Since(start).Truncate(time.Millisecond))
 	}
 	return context.Cause(ctx)
 }

@@ -152,7 +152,7 @@ func TestDeadlineAndCancel(t *testing.T) {
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := c.Stat(ctx); err == nil || !strings.Contains(err.Error(), "does a receiver run there?") {
+	if _, err := c.Stat(ctx); err == nil || !strings.Contains(err.Error(), "is pd-recv running there?") {
 		t.Error(err)
 	}
 	stopped, stop := context.WithCancelCause(context.Background())

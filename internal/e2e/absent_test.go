@@ -50,7 +50,7 @@ func TestReceiverIsNotThere(t *testing.T) {
 	}
 	s.ends(1)
 	for _, args := range [][]string{{"stat", "--timeout=100ms", nobody}, {"take", "--timeout=100ms", nobody, "A"}, {"drop", "--timeout=100ms", nobody, "A"}} {
-		if o := run(t, nil, "pd-recv", args...); o.code != 1 || o.stdout != "" || !lineWith(o.stderr, nobody, "does a receiver run there?") {
+		if o := run(t, nil, "pd-recv", args...); o.code != 1 || o.stdout != "" || !lineWith(o.stderr, nobody, "is pd-recv running there?") {
 			t.Errorf("%q: %+v", args, o)
 		}
 	}

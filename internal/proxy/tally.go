@@ -23,7 +23,7 @@ type Outcome struct {
 	Status Status    `json:"status"`
 	Time   time.Time `json:"time"`
 	Notifs int       `json:"notifs"` // of this request until it ended, the last included
-	Reason string    `json:"reason,omitempty"`
+	Reason string    `json:"reason"`
 }
 
 // Counters count requests, but for Duplicates and LateFailures, which count

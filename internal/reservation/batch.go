@@ -122,7 +122,7 @@ func (m *Machine) checkBatch(ev Alloc, r *request) (p proposal, no *refusal) {
 	}
 	p.total = int(total)
 	if r == nil && remembered {
-		return p, refusef(wire.CodeRolledBack, "request %q has ended: %s", req.ReqID, m.ended.how(ev.Sender, req.ReqID))
+		return p, m.hasEnded(ev.Sender, req.ReqID)
 	}
 	if r == nil && total == 0 {
 		return p, refusef(wire.CodeNoTotal, "first batch of %q without total_chunks: legacy senders are not supported", req.ReqID)
@@ -131,6 +131,11 @@ func (m *Machine) checkBatch(ev Alloc, r *request) (p proposal, no *refusal) {
 		return p, no
 	}
 	return p, m.checkRoom(ev, r, &p)
+}
+
+// hasEnded refuses what comes for a request that ended a short while ago.
+func (m *Machine) hasEnded(identity, id string) *refusal {
+	return refusef(wire.CodeRolledBack, "it has ended before (%s): give a new try a new req_id", m.ended.how(identity, id))
 }
 
 // checkForm: bad_request.

@@ -51,7 +51,7 @@ func (m *Machine) answerWaiting(r *request, e ending) {
 	if len(r.waiting) == 0 {
 		return // most often: do not make a text for nobody
 	}
-	code, reason := wire.CodeRolledBack, fmt.Sprintf("request %q has ended: %s", r.id, e.kind)
+	code, reason := wire.CodeRolledBack, fmt.Sprintf("it has ended (%s) before this batch could go on", e.kind)
 	if e.answer != "" {
 		code, reason = e.answer, e.no.reason
 	}

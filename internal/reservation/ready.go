@@ -78,7 +78,7 @@ func (m *Machine) checkCommit(ev Commit) (*request, *refusal) {
 	if r == nil || r.sender != s {
 		m.counters.StaleWrites++
 		if m.ended.has(ev.Sender, req.ReqID) {
-			return nil, refusef(wire.CodeRolledBack, "request %q has ended: %s", req.ReqID, m.ended.how(ev.Sender, req.ReqID))
+			return nil, m.hasEnded(ev.Sender, req.ReqID)
 		}
 		return nil, refusef(wire.CodeUnknownRequest, "this sender has no request %q", req.ReqID)
 	}
