@@ -60,8 +60,16 @@ type Context struct {
 	files []string // paths of the ipc endpoints, to be removed
 }
 
+// leastFiles is how many open files a process must be allowed: ZeroMQ aborts it
+// when one of its own cannot be had.
+const leastFiles = 32
+
 // NewContext fails only when the process is out of file descriptors or threads.
 func NewContext() (*Context, error) {
+	var files syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err == nil && files.Cur < leastFiles {
+		return nil, fmt.Errorf("cannot start ZeroMQ: at most %d files may be open, it needs %d: raise the limit (ulimit -n)", files.Cur, leastFiles)
+	}
 	c, err := zmq4.NewContext()
 	if err != nil {
 		return nil, fmt.Errorf("cannot start ZeroMQ: %w", err)
