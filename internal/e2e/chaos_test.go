@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -9,6 +10,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pd-tools/pd-tools/internal/client"
+	"github.com/pd-tools/pd-tools/rdma"
+	"github.com/pd-tools/pd-tools/rdma/shm"
 )
 
 // A receiver is killed while two senders are in full run: each ends within its
@@ -69,7 +74,7 @@ func TestChaos(t *testing.T) {
 }
 
 func chaos(t *testing.T, rnd *rand.Rand) {
-	r := receive(t, 32, "--lease", "300ms", "--legacy-lease", "300ms", "--admit-timeout", "2s", "--ready-ttl", "1s", "--sink=1ms", "--overtake", "2")
+	r := receive(t, 32, "--lease", "300ms", "--legacy-lease", "300ms", "--admit-timeout", "2s", "--ready-ttl", "5s", "--overtake", "2")
 	proxy, to := proxied(t)
 	const turns = 400
 	type live struct {
@@ -88,20 +93,21 @@ func chaos(t *testing.T, rnd *rand.Rand) {
 		}
 	}
 	total := func(id string) int { return 1 + len(id)*7%12 }
-	key := func(id string, i int) string {
-		if i < 2 {
-			return fmt.Sprint("common-", len(id)%3, "-", i)
+	keysOf := func(id string, first, n int) (list []string) {
+		for i := first; i < first+n; i++ {
+			if i < 2 {
+				list = append(list, fmt.Sprint("common-", len(id)%3, "-", i))
+			} else {
+				list = append(list, fmt.Sprint(id, "-", i))
+			}
 		}
-		return fmt.Sprint(id, "-", i)
+		return list
 	}
+	decoded := decode(t, r, func(id string) string { return pattern(chunkSize, keysOf(id, 0, total(id))...) })
 	advance := func(s *live, id string, n int) {
 		first := s.open[id]
 		n = min(n, total(id)-first)
-		var list []string
-		for i := range n {
-			list = append(list, key(id, first+i))
-		}
-		s.write(batchOf(id, total(id), first+n == total(id), list))
+		s.write(batchOf(id, total(id), first+n == total(id), keysOf(id, first, n)))
 		if s.open[id] += n; s.open[id] == total(id) {
 			delete(s.open, id)
 		}
@@ -179,5 +185,83 @@ func chaos(t *testing.T, rnd *rand.Rand) {
 			t.Errorf("the proxy told %d times of %s", n, id)
 		}
 	}
+	if n := decoded(); n < c["ready"]/2 {
+		t.Errorf("%d of %d ready requests were read", n, c["ready"])
+	}
 	t.Logf("%d ready of the senders that lived; counters %v", len(ready), c)
+}
+
+// decode takes each request that becomes ready, compares its bytes with what
+// they should be, and releases it. What it returns ends it and says how many
+// that were.
+func decode(t *testing.T, r *receiver, want func(reqID string) string) (stop func() int) {
+	t.Helper()
+	conn, err := client.Dial(r.endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	read, done := 0, make(chan struct{})
+	go func() {
+		defer close(done)
+		defer conn.Close()
+		for at := 0; ; {
+			var ids []string
+			r.within(patience, func() bool {
+				for ; at < len(r.out); at++ {
+					if l := parse(r.out[at]); l.str("event") == "ready" {
+						ids = append(ids, l.str("req_id"))
+					}
+				}
+				return len(ids) > 0 || ctx.Err() != nil
+			})
+			for _, id := range ids {
+				switch same, err := readOne(ctx, conn, id, want(id)); {
+				case err == nil && !same:
+					t.Errorf("the bytes of %s are not its own", id)
+				case err == nil:
+					read++
+				}
+			}
+			if ctx.Err() != nil {
+				return
+			}
+		}
+	}()
+	stop = func() int {
+		cancel()
+		r.mu.Lock()
+		r.news.Broadcast()
+		r.mu.Unlock()
+		<-done
+		return read
+	}
+	t.Cleanup(func() { stop() })
+	return stop
+}
+
+// readOne reports an error of a request that is gone by now.
+func readOne(ctx context.Context, conn *client.Conn, id, want string) (same bool, err error) {
+	take, err := conn.Take(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	at := rdma.Attachment{ReceiverID: take.ReceiverID, Token: take.Token, SlotSize: take.SlotSize, Slots: int(take.SlotCount)}
+	for _, region := range take.Regions {
+		at.Regions = append(at.Regions, rdma.Region{ID: int(region.ID), Desc: region.Desc})
+	}
+	memory, err := shm.OpenReader(ctx, at)
+	if err != nil {
+		return false, err
+	}
+	defer memory.Close()
+	var got strings.Builder
+	for _, c := range take.Chunks {
+		slot, err := memory.Slot(int(c.Region), int(c.Slot))
+		if err != nil {
+			return false, err
+		}
+		got.Write(slot[:c.Length])
+	}
+	return got.String() == want, conn.Release(ctx, id)
 }
