@@ -21,6 +21,10 @@ const (
 	// may have come up, or gone and come back, since.
 	attachRetry = time.Second
 
+	// maxAnew is how often in a row a session whose lease ran out before it was
+	// open is begun anew: nothing was asked in it.
+	maxAnew = 5
+
 	// lastWords is how long answers are still read from a receiver whose data
 	// connection has ended: it may have said why.
 	lastWords = 250 * time.Millisecond
@@ -75,6 +79,7 @@ type link struct {
 	helpers sync.WaitGroup
 	ids     uint64 // of own messages, below ownIDs
 	opening *opening
+	anew    int // sessions in a row that were lost before they were open
 	closed  bool
 }
 
@@ -88,6 +93,7 @@ type opening struct {
 	out    [][]byte // correlation and payload of messages ZeroMQ has not taken yet, in turn
 
 	asked       time.Duration // when the last AttachRequest was sent
+	granted     time.Duration // when it was answered
 	beat        time.Duration // when the last Heartbeat was sent
 	beatEvery   time.Duration
 	silentSince time.Duration // when the first of own messages was sent that nothing followed; 0: none
@@ -412,7 +418,8 @@ func (l *link) attachAnswered(resp *wire.AttachResponse) error {
 		o.state = mapping
 		o.epoch = resp.Epoch
 		o.lease = time.Duration(resp.LeaseMS) * time.Millisecond
-		o.beat = l.cfg.clock.now()
+		o.granted = l.cfg.clock.now()
+		o.beat = o.granted
 		o.beatEvery = beatEvery(o.lease, l.cfg.timeout)
 		l.help(func() { l.in.put(l.reach(o, resp)) })
 	case resp.Epoch != o.epoch:
@@ -489,10 +496,14 @@ func (l *link) mapped(m mapped) {
 			m.remote.Close()
 		}
 		return
+	case m.err != nil && o.lease > 0 && l.cfg.clock.now()-o.granted >= o.lease:
+		l.lose(l.estranged(0)) // most likely: we were stopped, and the grant is over
+		return
 	case m.err != nil:
 		l.lose(lost{err: m.err, code: m.code})
 		return
 	}
+	l.anew = 0
 	o.state = up
 	o.learn(m.resp)
 	o.session = &session{
@@ -584,7 +595,13 @@ func (l *link) lose(ev lost) {
 		return
 	}
 	l.drop()
+	if o.session == nil && ev.code == wire.CodeStaleEpoch && l.anew < maxAnew {
+		l.anew++
+		l.begin()
+		return
+	}
 	if o.session == nil {
+		l.anew = 0
 		l.cfg.emit(refused{receiver: l.cfg.receiver, err: ev.err, code: ev.code})
 		return
 	}

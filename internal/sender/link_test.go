@@ -1,10 +1,13 @@
 package sender
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/pd-tools/pd-tools/rdma"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -87,6 +90,41 @@ func TestReceiverThatDoesNotFit(t *testing.T) {
 			cfg.Stdin = oneRequest()
 			s := send(t, cfg)
 			wantResult(t, s.result("A"), Failed, wire.CodeBadRequest, tt.words...)
+			s.wait()
+		})
+	}
+}
+
+// A sender that is stopped for longer than its lease between the answer to its
+// AttachRequest and its way to the memory finds its grant over. Nothing was
+// asked yet, so it begins anew; but not for ever.
+func TestLeaseLostBeforeTheSessionIsOpen(t *testing.T) {
+	const lease = 20 * time.Millisecond
+	for name, tt := range map[string]struct {
+		failures int
+		status   Status
+		code     wire.Code
+	}{
+		"in time":    {maxAnew, Ready, ""},
+		"once again": {maxAnew + 1, Failed, wire.CodeStaleEpoch},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := startFake(t)
+			resp := f.welcome()
+			resp.LeaseMS = lease.Milliseconds()
+			f.instead(func(m fakeMessage) (wire.Message, bool) { return resp, is[*wire.AttachRequest](m.msg) })
+			cfg := f.config()
+			cfg.Stdin = oneRequest()
+			attach, tries := cfg.attach, 0
+			cfg.attach = func(ctx context.Context, engine string, at rdma.Attachment) (rdma.Remote, error) {
+				if tries++; tries > tt.failures {
+					return attach(ctx, engine, at)
+				}
+				<-time.After(lease) // as if stopped: the lease passes
+				return nil, errors.New("the token is not good, or not any more")
+			}
+			s := send(t, cfg)
+			wantResult(t, s.result("A"), tt.status, tt.code)
 			s.wait()
 		})
 	}
