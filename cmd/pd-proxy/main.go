@@ -75,14 +75,18 @@ func serve(c *urfave.Context, o options) error {
 	cfg := o.run
 	cfg.Tell = tell
 	cfg.Warn = func(kind, text string) { log.Limitf(kind, "%s", cli.Escape(text)) }
+	listened := false
 	cfg.Listening = func(endpoint string) {
+		listened = true
 		log.Printf("listening on %s", endpoint)
 		if sock.IsPublic(endpoint) {
 			log.Printf("warning: other hosts can reach %s and anyone there can report requests", endpoint)
 		}
 	}
 	summary, err := proxy.Run(ctx, cfg)
-	log.Printf("%v", summary)
+	if listened {
+		log.Printf("%v", summary)
+	}
 	cli.Flush(ctx, out, log)
 	return verdict(ctx, cfg, summary, err)
 }

@@ -34,7 +34,7 @@ type display struct {
 
 func newDisplay(w io.Writer) *display {
 	f, ok := w.(*os.File)
-	d := &display{w: w, terminal: ok && term.IsTerminal(int(f.Fd())), next: make(chan string, 1), done: make(chan struct{})}
+	d := &display{w: w, terminal: ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb", next: make(chan string, 1), done: make(chan struct{})}
 	go d.run()
 	return d
 }
