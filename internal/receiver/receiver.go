@@ -37,6 +37,11 @@ const (
 	turnWait = 5 * time.Millisecond
 	busyWait = 2 * time.Millisecond
 
+	// spinFor is for how long a peer in lockstep is waited for without sleeping:
+	// to be woken costs as much as the rest of a round trip. Its next message
+	// comes after a tenth of this to a half.
+	spinFor = 500 * time.Microsecond
+
 	// idleTick is how often time passes in the core while nothing happens.
 	idleTick = MaxGap / 2
 
@@ -99,6 +104,7 @@ type Receiver struct {
 	waits   *waits
 	snap    snapshotCache
 
+	lull      time.Duration       // how long recvSoon waited last
 	now       time.Time           // of the step under way
 	next      []reservation.Event // to step after it
 	badFrames int64
@@ -186,7 +192,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 // taken for gone. It reports whether any had come.
 func (r *Receiver) turn(busy bool) (bool, error) {
 	now := time.Now()
-	read := sock.RecvWait
+	read := r.recvSoon
 	if !busy || r.quiet(now) < busyWait {
 		read = sock.Recv
 		if err := r.sleep(now); err != nil {
@@ -265,10 +271,32 @@ func (r *Receiver) receive(read func(*zmq4.Socket, int) ([][]byte, error)) (some
 		case took > turnWait, r.quiet(r.now) < busyWait:
 			read = sock.Recv
 		default:
-			read = sock.RecvWait
+			read = r.recvSoon
 		}
 	}
 	return some, nil
+}
+
+// recvSoon gets the next message of a socket that is busy, or ErrAgain after
+// busyWait. It spins for one that is likely to come at once: the one before
+// came alone and within spinFor. Where many come together, and where they are
+// far apart, sleeping is better. (1 client in lockstep: 1.0 of a bare echo and
+// more, against 0.8 to 0.93 without; no difference for pipelined ones.)
+func (r *Receiver) recvSoon(s *zmq4.Socket, maxFrames int) ([][]byte, error) {
+	frames, err := sock.Recv(s, maxFrames)
+	if !errors.Is(err, sock.ErrAgain) {
+		r.lull = spinFor
+		return frames, err
+	}
+	began := time.Now()
+	for r.lull < spinFor && errors.Is(err, sock.ErrAgain) && time.Since(began) < spinFor {
+		frames, err = sock.Recv(s, maxFrames)
+	}
+	if errors.Is(err, sock.ErrAgain) {
+		frames, err = sock.RecvWait(s, maxFrames)
+	}
+	r.lull = time.Since(began)
+	return frames, err
 }
 
 func (r *Receiver) handle(frames [][]byte) {
