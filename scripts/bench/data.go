@@ -27,9 +27,9 @@ func (b *bench) data() error {
 		return err
 	}
 	defer local.stop()
-	walk, err := b.coldWalk(local)
-	if err != nil {
-		return err
+	walk := coldWalk
+	if b.quick {
+		walk = quickWalk
 	}
 	b.table.note("data: buffers of %s at each side, walked from end to end.", humanize.IBytes(uint64(walk)))
 	for _, engine := range engines.Names() {
@@ -42,48 +42,13 @@ func (b *bench) data() error {
 	return nil
 }
 
-// A walk over less than leastWalk may still find its memory in a cache that
-// the machine shares with others; mostWalk is what we are ready to spend.
+// coldWalk is how much memory is walked from end to end at each side: more than
+// the last-level caches of large machines, of which a small virtual one may
+// have the use.
 const (
-	leastWalk = 256 * mib
-	mostWalk  = 1024 * mib
+	coldWalk  = 1024 * mib
+	quickWalk = 16 * mib
 )
-
-// coldWalk finds how much memory a copy must walk so that caches no longer
-// help: until twice as much is not 5% slower.
-func (b *bench) coldWalk(local *worker) (int, error) {
-	if b.quick {
-		return 16 * mib, nil
-	}
-	walk := leastWalk
-	speed, err := b.walkSpeed(local, walk)
-	if err != nil {
-		return 0, err
-	}
-	for walk < mostWalk {
-		next, err := b.walkSpeed(local, 2*walk)
-		if err != nil {
-			return 0, err
-		}
-		if next > 0.95*speed {
-			break
-		}
-		walk, speed = 2*walk, next
-	}
-	return walk, nil
-}
-
-func (b *bench) walkSpeed(local *worker, walk int) (float64, error) {
-	rounds := make([]float64, 5)
-	for i := range rounds {
-		var err error
-		if rounds[i], err = localCopy(local, walk, mib); err != nil {
-			return 0, err
-		}
-	}
-	b.say("local copy over 2 x %s: %s", humanize.IBytes(uint64(walk)), megabytes(median(rounds)))
-	return median(rounds), nil
-}
 
 // localCopy is in MB/s.
 func localCopy(local *worker, walk, piece int) (float64, error) {
