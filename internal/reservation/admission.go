@@ -13,8 +13,8 @@ type batch struct {
 }
 
 // fits reports whether a request that needs so many slots can be admitted now
-// if it is the next in line. In mode serial one request at a time owns the
-// buffer until it is ready or has ended.
+// if it is the next in line. In mode serial "one request at a time owns the
+// buffer until it is ready or has ended".
 func (m *Machine) fits(need int) bool {
 	return m.owner == nil && need <= m.ledger.free()
 }
@@ -96,7 +96,8 @@ func (m *Machine) unwait(r *request) batch {
 
 // admit reserves r's slots and allocates what waits of it. "The first batch of
 // a request reserves total_chunks or waits in the queue; later batches draw
-// from the reservation and are answered at once."
+// from the reservation and are answered at once. An AllocRequest with no keys
+// and total_chunks > 0 reserves and allocates nothing."
 func (m *Machine) admit(r *request, since Time) {
 	if !r.admitted {
 		r.admitted = true
@@ -168,7 +169,8 @@ func (m *Machine) placeChunk(r *request, c *chunk) {
 }
 
 // endReservation: "When the batch with is_last_batch has been allocated the
-// reservation ends: slots promised and never used are free at once".
+// reservation ends: slots promised and never used are free at once; chunks stay
+// in their slots until released."
 func (m *Machine) endReservation(r *request) {
 	r.lastDone = true
 	m.unpromise(r)

@@ -113,9 +113,11 @@ func (m *Machine) checkBatch(ev Alloc, r *request) (p proposal, no *refusal) {
 	if no = m.checkEpoch(ev.Sender, req.Epoch); no != nil {
 		return p, no
 	}
+	// "The req_id is live and belongs to another sender; the first is undisturbed."
 	if r == nil && m.live[req.ReqID] != nil {
 		return p, refusef(wire.CodeDuplicateRequest, "request %q is live and belongs to another sender", req.ReqID)
 	}
+	// "Can never be admitted; refused at once, never queued."
 	total, ok := req.TotalChunks.Int64()
 	if !ok || total > int64(m.cfg.Slots) {
 		return p, refusef(wire.CodeTooLarge, "needs %s chunks, buffer holds %d: raise --buffer-size", req.TotalChunks, m.cfg.Slots)
@@ -133,12 +135,15 @@ func (m *Machine) checkBatch(ev Alloc, r *request) (p proposal, no *refusal) {
 	return p, m.checkRoom(ev, r, &p)
 }
 
-// hasEnded refuses what comes for a request that ended a short while ago.
+// hasEnded: rolled_back: "a batch of a request of this sender that ended a short
+// while ago, in whatever way".
 func (m *Machine) hasEnded(identity, id string) *refusal {
 	return refusef(wire.CodeRolledBack, "it has ended before (%s): give a new try a new req_id", m.ended.how(identity, id))
 }
 
-// checkForm: bad_request.
+// checkForm: bad_request: "no req_id, unknown fmt or dtype, negative number, a
+// key twice in one batch, a chunk larger than a slot, over a limit, no keys in
+// a first batch that is also the last". What is undecodable is malformed's.
 func (m *Machine) checkForm(req *wire.AllocRequest, r *request, first bool) (p proposal, no *refusal) {
 	if no := checkID(req.ReqID); no != nil {
 		return p, no
@@ -229,7 +234,9 @@ func (m *Machine) checkEpoch(identity string, epoch uint64) *refusal {
 	return nil
 }
 
-// checkTotal: protocol_violation.
+// checkTotal: protocol_violation: "cumulative chunks > declared total, another
+// total declared, new keys after the last batch". Chunks that wait count, and
+// the last batch counts from when it came.
 func checkTotal(req *wire.AllocRequest, r *request, p *proposal) *refusal {
 	declared, had := p.total, 0
 	if r != nil {
@@ -247,7 +254,8 @@ func checkTotal(req *wire.AllocRequest, r *request, p *proposal) *refusal {
 	return nil
 }
 
-// checkRoom: queue_full and shutting_down.
+// checkRoom: queue_full: "the queue is at --queue-limit or --queue-bytes, or the
+// sender at its own limits"; shutting_down: "the receiver is stopping".
 func (m *Machine) checkRoom(ev Alloc, r *request, p *proposal) *refusal {
 	if r == nil {
 		if s := m.senders[ev.Sender]; s != nil && len(s.requests) >= m.cfg.SenderRequests {

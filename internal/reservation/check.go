@@ -172,6 +172,8 @@ func (m *Machine) checkRequest(r *request) error {
 		return fmt.Errorf("live and remembered as ended")
 	case !r.sender.attached && !r.legacy && !r.ready:
 		return fmt.Errorf("outlives its sender and is not ready")
+	case r.legacy && r.sender.attached:
+		return fmt.Errorf("counts as of a sender that never attached, and it has")
 	case m.cfg.Mode == Serial && r.admitted && !r.ready && m.owner != r:
 		return fmt.Errorf("admitted beside the owner of the buffer")
 	}

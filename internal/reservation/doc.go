@@ -15,14 +15,15 @@
 //	promised + held + quarantined + free = total, none negative
 //	no slot belongs to two chunks at once
 //	a request that has ended leaves nothing behind
+//	a slot whose writer may still write is given to nobody
 //
 // Start reading at Step in machine.go. Each rule of the contract stands once:
 //
 //	Admission, overtaking     admission.go, queue.go
-//	Batches, Errors           batch.go
+//	Errors, table in order    batch.go (time-outs in lease.go, stopping in end.go)
 //	Ready, Commit             ready.go
-//	Shared prefixes           ledger.go
-//	Full rollback, Cancel     end.go
+//	Shared prefixes           ledger.go (a retried key in admission.go)
+//	Full rollback, Cancel     end.go (the memory of ended requests too)
 //	Lease, Expiry             lease.go
 //	Take, Release             take.go
 //	Fence                     fence.go

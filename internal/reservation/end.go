@@ -68,7 +68,10 @@ func (m *Machine) answerWaiting(r *request, e ending) {
 	}
 }
 
-// giveUp drops r's hold on its slots.
+// giveUp drops r's hold on its slots. Of those that nobody holds any more the
+// ones that its sender may still be writing, not committed yet, are fenced. "A
+// slot that another request also holds is not revoked while held. A sender that
+// never attached has no access of ours to revoke: free at once."
 func (m *Machine) giveUp(r *request, fence bool) {
 	var doubtful []int
 	for _, c := range r.chunks {

@@ -50,7 +50,8 @@ type Commit struct {
 	Tag    Tag // answered by a wire.CommitResponse
 }
 
-// Cancel ends a request of its sender.
+// Cancel ends a request of its sender. "The keys of a CancelNotif are a hint":
+// the machine does not need them.
 type Cancel struct {
 	Sender string
 	ReqID  string
@@ -95,8 +96,8 @@ type Revoked struct {
 	Region int
 }
 
-// RevokeFailed answers a Revocation: the slots stay in quarantine until the
-// writer is gone.
+// RevokeFailed answers a Revocation: the slots stay in quarantine until nobody
+// can write to them any more: until each grant that could is Gone.
 type RevokeFailed struct{ ID uint64 }
 
 // Shutdown answers everybody who waits and refuses new requests from now on.
@@ -171,7 +172,7 @@ func (k Kind) String() string { return kindNames[k] }
 type Record struct {
 	Kind        Kind
 	ReqID       string
-	Sender      string        // as people know it: the name it attached with, or its identity, escaped
+	Sender      string        // as people know it: the name it attached with, or its identity
 	Chunks      int           // chunks that have a slot
 	TotalChunks uint64        // as declared
 	Bytes       int64         // of those chunks
@@ -189,8 +190,8 @@ type Mode uint8
 // The policies of --admission.
 const (
 	Reserve Mode = iota // all chunks of a request are reserved before the first is allocated
-	Serial              // one request at a time owns the buffer until it is ready or has ended
-	None                // allocate as it comes: deadlocks, and shows why
+	Serial              // one request at a time
+	None                // allocate as it comes, promised = 0: deadlocks, and shows why
 )
 
 var modeNames = [...]string{Reserve: "reserve", Serial: "serial", None: "none"}

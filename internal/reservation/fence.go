@@ -8,8 +8,8 @@ import (
 // fences keeps the slots that a writer may still write to: "After expiry,
 // rollback or time-out, slots that an attached sender may still be writing are
 // revoked before anyone gets them". They stay in quarantine until the engine
-// has given them new memory; "where revoking is not possible, slots are
-// quarantined until the writer is known to be gone".
+// has given them new memory; "where revoking is not possible, or too many
+// regions are open, slots are quarantined until the writer is known to be gone".
 type fences struct {
 	next    uint64
 	byID    map[uint64]*fence
@@ -52,7 +52,8 @@ func (m *Machine) quarantine(grants []uint64, slots []int) {
 	m.fx.Revocations = append(m.fx.Revocations, Revocation{ID: one.id, Writer: writer, Slots: slots})
 }
 
-// revoked: the slots have new memory, told to later writers by their region.
+// revoked: "the slot gets new memory and a new key, told to later writers by
+// regions".
 func (m *Machine) revoked(ev Revoked) {
 	one := m.fences.byID[ev.ID]
 	if one == nil || !one.pending {

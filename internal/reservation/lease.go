@@ -88,7 +88,8 @@ func (s *sender) due(m *Machine) {
 }
 
 // endSender ends a sender and all it has, ready requests excepted: "A ready
-// request of an attached sender is the decoder's: it outlives its sender".
+// request of an attached sender is the decoder's: it outlives its sender, up to
+// --ready-ttl".
 func (m *Machine) endSender(s *sender, reason string, fence bool) {
 	for _, r := range s.inOrder() {
 		if !r.ready {
@@ -146,11 +147,7 @@ func (m *Machine) rearm(r *request) {
 }
 
 func (r *request) due(m *Machine) {
-	at, ok := m.deadline(r)
-	if !ok {
-		return
-	}
-	if at > r.timer.at {
+	if at, _ := m.deadline(r); at > r.timer.at {
 		m.arm(&r.timer, at)
 		return
 	}
@@ -167,7 +164,7 @@ func (r *request) due(m *Machine) {
 }
 
 // timeOut: admission_timeout: "waited longer than --admit-timeout (in mode
-// none: each batch)".
+// none: each batch)". It "rolls its request back".
 func (m *Machine) timeOut(r *request) {
 	no := refusef(wire.CodeAdmissionTimeout,
 		"waited %v for %s as number %d in the queue, %d free: raise --admit-timeout or --buffer-size",

@@ -84,7 +84,7 @@ type request struct {
 	id     string
 	seq    uint64 // order of arrival
 	sender *sender
-	legacy bool // its sender had not attached when it came
+	legacy bool // its sender has not been attached since it came
 	total  int  // declared chunks
 
 	chunks   []chunk        // in the order asked: chunk order

@@ -82,9 +82,6 @@ func (m *Machine) checkCommit(ev Commit) (*request, *refusal) {
 		}
 		return nil, refusef(wire.CodeUnknownRequest, "this sender has no request %q", req.ReqID)
 	}
-	if r.legacy {
-		return nil, refusef(wire.CodeProtocolViolation, "request %q came before its sender attached: it cannot be committed", req.ReqID)
-	}
 	return r, m.checkSlots(r, req)
 }
 

@@ -19,6 +19,8 @@ func (m *Machine) take(ev Take) {
 	m.rearm(r)
 	resp.SlotSize = m.cfg.SlotBytes
 	resp.LeaseMS = m.cfg.Lease.Milliseconds()
+	// "Commit stores the CRC, take checks it; a chunk that came without one (a
+	// sender that never attached) is not checked."
 	for _, c := range r.chunks {
 		s := &m.ledger.slots[c.slot]
 		resp.Chunks = append(resp.Chunks, wire.TakenChunk{
@@ -52,7 +54,8 @@ func (m *Machine) untake(r *request) {
 	m.rearm(r)
 }
 
-// findReady finds a ready request that no other connection is taking.
+// findReady finds a ready request that no other connection is taking. "Codes:
+// unknown_request, not_ready, taken, expired."
 func (m *Machine) findReady(conn, id string) (*request, *refusal) {
 	r := m.live[id]
 	switch {
