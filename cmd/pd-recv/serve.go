@@ -145,9 +145,11 @@ func (o *serveOptions) complete() error {
 		return cli.Usagef("--buffer-size %d has %d slots of --chunk-size %d, the limit is %d: raise --chunk-size", o.buffer, slots, r.SlotBytes, maxSlots)
 	}
 	r.Slots = int(slots)
-	r.Mode = map[string]reservation.Mode{
-		"reserve": reservation.Reserve, "serial": reservation.Serial, "none": reservation.None,
-	}[o.mode]
+	mode, err := reservation.ParseMode(o.mode)
+	if err != nil {
+		return cli.Usagef("--admission: %v", err)
+	}
+	r.Mode = mode
 	r.MaxGap = receiver.MaxGap
 	// Grows from start to start, and a float64, as in JSON, holds it exactly.
 	r.Epoch = uint64(time.Now().UnixMicro())

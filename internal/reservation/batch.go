@@ -8,12 +8,13 @@ import (
 
 // refusal says why a batch is refused.
 type refusal struct {
-	code   wire.Code
-	reason string
+	code     wire.Code
+	reason   string
+	declared uint64 // total_chunks of the batch, for the record
 }
 
 func refusef(code wire.Code, format string, args ...any) *refusal {
-	return &refusal{code, fmt.Sprintf(format, args...)}
+	return &refusal{code: code, reason: fmt.Sprintf(format, args...)}
 }
 
 // proposal is a batch as checked: what would change if it is taken.
@@ -41,6 +42,7 @@ func (m *Machine) alloc(ev Alloc) {
 	}
 	p, no := m.checkBatch(ev, r)
 	if no != nil {
+		no.declared, _ = ev.Req.TotalChunks.Uint64()
 		m.refuse(ev.Sender, ev.Req.ReqID, len(ev.Req.Keys), r, ev.Tag, no)
 		return
 	}
@@ -158,8 +160,8 @@ func (m *Machine) checkForm(req *wire.AllocRequest, r *request, first bool) (p p
 	if p.full, p.last, err = wire.ChunkBytes(req); err != nil {
 		return p, refusef(wire.CodeBadRequest, "%v", err)
 	}
-	if len(req.Keys) > 0 && max(p.full, p.last) > m.cfg.SlotBytes {
-		return p, refusef(wire.CodeBadRequest, "chunk of %d bytes, a slot holds %d: send smaller chunks or raise --chunk-size", max(p.full, p.last), m.cfg.SlotBytes)
+	if n := len(req.Keys); n > 0 && p.length(0, n) > m.cfg.SlotBytes { // the last is no longer than the first
+		return p, refusef(wire.CodeBadRequest, "chunk of %d bytes, a slot holds %d: send smaller chunks or raise --chunk-size", p.length(0, n), m.cfg.SlotBytes)
 	}
 	if first && len(req.Keys) == 0 && req.IsLastBatch {
 		return p, refusef(wire.CodeBadRequest, "first batch of %q is also the last and has no keys: nothing to send", req.ReqID)
@@ -302,7 +304,7 @@ func (m *Machine) reject(identity, id string, no *refusal) {
 	if s := m.senders[identity]; s != nil {
 		name = s.display()
 	}
-	m.emit(Record{Kind: Rejected, ReqID: id, Sender: name, Code: no.code, Reason: no.reason})
+	m.emit(Record{Kind: Rejected, ReqID: id, Sender: name, TotalChunks: no.declared, Code: no.code, Reason: no.reason})
 }
 
 // malformed refuses a message that could not be decoded.
@@ -312,7 +314,7 @@ func (m *Machine) malformed(ev Malformed) {
 	if r != nil && r.sender.identity != ev.Sender {
 		r = nil
 	}
-	m.refuse(ev.Sender, ev.ReqID, ev.Keys, r, ev.Tag, &refusal{wire.CodeBadRequest, ev.Reason})
+	m.refuse(ev.Sender, ev.ReqID, ev.Keys, r, ev.Tag, &refusal{code: wire.CodeBadRequest, reason: ev.Reason})
 }
 
 // failedIndexes is how an error answers a batch: -1 for each key, at least one.

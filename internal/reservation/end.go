@@ -126,7 +126,7 @@ func (m *Machine) cancel(ev Cancel) {
 // shutdown: "the receiver is stopping: everybody who waits is answered".
 func (m *Machine) shutdown() {
 	m.stopping = true
-	no := &refusal{wire.CodeShuttingDown, "the receiver is stopping"}
+	no := &refusal{code: wire.CodeShuttingDown, reason: "the receiver is stopping"}
 	for m.queue.first != nil {
 		r := m.queue.first
 		e := ending{kind: Rejected, no: no, answer: wire.CodeShuttingDown, fence: true}

@@ -93,7 +93,7 @@ func (s *sender) due(m *Machine) {
 func (m *Machine) endSender(s *sender, reason string, fence bool) {
 	for _, r := range s.inOrder() {
 		if !r.ready {
-			m.end(r, ending{kind: Expired, no: &refusal{wire.CodeExpired, reason}, fence: fence})
+			m.end(r, ending{kind: Expired, no: &refusal{code: wire.CodeExpired, reason: reason}, fence: fence})
 		}
 	}
 	if s.attached {

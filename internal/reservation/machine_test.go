@@ -86,3 +86,26 @@ func TestSnapshotIsCut(t *testing.T) {
 		t.Errorf("the queue begins with %+v, want r0", first)
 	}
 }
+
+// What must fit a slot is the chunk, not the shape that it is a part of.
+func TestShortChunkOfALargeShape(t *testing.T) {
+	m := New(Config{Slots: 2, SlotBytes: 100, Epoch: 1})
+	for _, tc := range []struct {
+		keys []string
+		toks int64
+		want wire.Code
+	}{
+		{[]string{"a"}, 100, ""},
+		{[]string{"b"}, 101, wire.CodeBadRequest},
+		{[]string{"c", "d"}, 1, wire.CodeBadRequest}, // c is as large as the shape
+	} {
+		fx := m.Step(0, Alloc{Sender: "s", Req: &wire.AllocRequest{
+			ReqID: tc.keys[0], Keys: tc.keys, TotalChunks: wire.I(2), Fmt: wire.I(wire.FmtBinary), Dtype: "uint8",
+			Shape: []wire.Int{wire.I(200)}, LastChunkToks: wire.I(tc.toks),
+		}})
+		if got := fx.Answers[0].Msg.(*wire.AllocResponse).Code; got != tc.want {
+			t.Errorf("%d keys, the last of %d bytes: code %q, want %q", len(tc.keys), tc.toks, got, tc.want)
+		}
+		m.Step(0, Cancel{Sender: "s", ReqID: tc.keys[0]})
+	}
+}

@@ -270,8 +270,10 @@ func (md *model) step(now Time, ev Event, fx *Effects) {
 	case Heard:
 		md.renew(ev.Sender)
 	case Take:
+		md.renew(ev.Conn)
 		md.take(ev)
 	case Release:
+		md.renew(ev.Conn)
 		md.release(ev)
 	case Gone:
 		md.gone(ev.Writer)
@@ -398,7 +400,7 @@ func badRequest(cfg Config, q *wire.AllocRequest, r *mReq, first bool) bool {
 	}
 	full, _ := q.Shape[0].Int64()
 	last, _ := q.LastChunkToks.Int64()
-	if full < 0 || last < 1 || last > full || len(q.Keys) > 0 && full > cfg.SlotBytes {
+	if full < 0 || last < 1 || last > full || len(q.Keys) > 1 && full > cfg.SlotBytes || len(q.Keys) == 1 && last > cfg.SlotBytes {
 		return true
 	}
 	for i, k := range q.Keys {
@@ -522,8 +524,8 @@ func (md *model) refuse(sender, id string, keys int, total wire.Int, code wire.C
 		return
 	}
 	if id != "" && len(id) <= wire.MaxReqID && !md.remembered(sender, id) {
-		t, _ := total.Int64()
-		md.count(Record{Kind: Rejected, ReqID: id, Sender: sender, Code: code, TotalChunks: uint64(max(t, 0))})
+		declared, _ := total.Uint64()
+		md.count(Record{Kind: Rejected, ReqID: id, Sender: sender, Code: code, TotalChunks: declared})
 		md.remember(sender, id, false)
 	}
 }
@@ -1277,9 +1279,6 @@ func (md *model) compareRecords(fx *Effects) error {
 		}
 		expect := left[i]
 		got.Free, got.Reason = 0, ""
-		if got.Kind == Rejected {
-			got.TotalChunks, expect.TotalChunks = 0, 0
-		}
 		if got != expect {
 			return fmt.Errorf("record %+v, expected %+v", got, expect)
 		}

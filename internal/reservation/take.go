@@ -6,6 +6,7 @@ import "github.com/pd-tools/pd-tools/wire"
 // connection asks again; then the request is ready again. While it lasts only
 // that connection releases it and nothing else ends it."
 func (m *Machine) take(ev Take) {
+	m.heard(ev.Conn)
 	resp := &wire.TakeResponse{ReqID: ev.ReqID}
 	r, no := m.findReady(ev.Conn, ev.ReqID)
 	if no != nil {
@@ -33,6 +34,7 @@ func (m *Machine) take(ev Take) {
 // release frees a ready request's slots, or gives a take back. A request that
 // nobody is taking may be released by anyone.
 func (m *Machine) release(ev Release) {
+	m.heard(ev.Conn)
 	resp := &wire.ReleaseResponse{}
 	r, no := m.findReady(ev.Conn, ev.ReqID)
 	switch {
