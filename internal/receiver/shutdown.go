@@ -8,16 +8,25 @@ import (
 	"github.com/pd-tools/pd-tools/internal/sock"
 )
 
+// lastAnswers is for how long connections stay open after those who wait were
+// answered: when one ends, a peer that has ZMQ_IMMEDIATE on, as pd-send has,
+// loses what its own thread has not read yet.
+const lastAnswers = 500 * time.Millisecond
+
 // shutdown answers everybody who waits, and those whose messages have come, and
-// closes all. Each of its three waits for others has a quarter of the time.
+// closes all. Each of its four waits for others has a quarter of the time at most.
 func (r *Receiver) shutdown() error {
 	quarter := r.cfg.ShutdownTimeout / 4
+	waited := r.core.Snapshot(time.Since(r.started)).Totals.Queue > 0
 	r.step(reservation.Shutdown{})
 	_, err := r.receive(sock.Recv)
 	r.emit()
 	for now, end := time.Now(), time.Now().Add(quarter); len(r.out.turn) > 0 && now.Before(end); now = time.Now() {
 		r.out.flush(now)
 		time.Sleep(r.out.wait(now, retryMax))
+	}
+	if waited {
+		time.Sleep(min(quarter, lastAnswers))
 	}
 	return errors.Join(err, r.close(quarter))
 }
