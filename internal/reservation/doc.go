@@ -9,7 +9,7 @@
 //	queued ─▶ admitted ─▶ allocated ─▶ ready ─▶ released
 //	   └──── rejected / timed_out / cancelled / expired / rolled_back ────┘
 //
-// What always holds, after every Step (see check.go, which recomputes all of
+// What always holds, after every Step (see check_test.go, which recomputes all of
 // it from scratch):
 //
 //	promised + held + quarantined + free = total, none negative
