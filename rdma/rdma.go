@@ -1,9 +1,10 @@
 // Package rdma is the small interface behind which the one-sided write engines
 // stand: a target owns slots of memory and lets initiators write into them, an
 // initiator attaches to a target and writes. It knows nothing of requests,
-// admission or the wire; descriptors and tokens are opaque bytes to everybody
-// but the engine. Start reading at Target and Remote; rdma/shm is the engine
-// for one host, rdma/engines the list of all.
+// admission or the wire; descriptors, tokens and accesses are opaque bytes to
+// everybody but the engine. Start reading at Target and Remote; rdma/shm is the
+// engine for one host, rdma/ofi the one across hosts, rdma/buffer the memory
+// under both, rdma/engines the list of all.
 package rdma
 
 import (
@@ -11,9 +12,23 @@ import (
 	"errors"
 )
 
-// ErrUnknownRegion is in the error of a Write that names a region the Remote
-// has not been told of: attach again and Update with the regions of now.
-var ErrUnknownRegion = errors.New("the region is not known here")
+// Errors of a Remote.
+var (
+	// ErrUnknownRegion is in the error of a Write that names a region the Remote
+	// has not been told of: attach again and Update with the regions of now.
+	ErrUnknownRegion = errors.New("the region is not known here")
+
+	// ErrGone is in the error of a Write, and in Cause, when the target can be
+	// written no more, for whatever reason. Done is closed then, or soon.
+	ErrGone = errors.New("the data connection has ended")
+
+	// ErrEnded is in Cause, with ErrGone, when the target has withdrawn the grant.
+	ErrEnded = errors.New("the receiver has taken its memory back")
+
+	// ErrUnreachable is in the error of an Attach that found nobody to talk to,
+	// as an engine for one host does on another: try the next engine.
+	ErrUnreachable = errors.New("the receiver's memory cannot be reached by this engine")
+)
 
 // Writer names one grant of write access: one attach of one sender. The
 // receiver numbers them and never uses a number twice.
@@ -26,35 +41,52 @@ type Region struct {
 	Desc []byte // the engine's own, handed to initiators as it is
 }
 
-// Target is the receiver's side: the memory of the buffer. Its methods may be
-// called from several goroutines. All but Revoke and Close return at once.
+// Fabric says where an engine across hosts finds the network.
+type Fabric struct {
+	Provider string // libfabric's name of it, "tcp;ofi_rxm"
+	Addr     string // of this host on it; "": a target takes all, an initiator what reaches the target
+	Service  string // port of the target's control connection; "": a free one
+}
+
+// Target is the receiver's side: the memory of the buffer, written under one
+// engine or several. Its methods may be called from several goroutines. All but
+// Revoke and Close return at once.
 type Target interface {
-	// Engine is the engine's name, "shm".
-	Engine() string
-	// Regions describes all regions in which a slot may live. Region 0 is the
-	// first, and a region once in the list stays there.
-	Regions() []Region
-	// Grant makes the secret with which one initiator may connect, once, as w.
-	// Asked again for the same w it gives the same one.
-	Grant(w Writer) (token []byte, err error)
+	// Engines are the names of the engines offered, best first.
+	Engines() []string
+	// Regions describes all regions in which a slot may live, to initiators of
+	// the named engine. Region 0 is the first, and a region once in the list
+	// stays there.
+	Regions(engine string) []Region
+	// Grant makes the secret with which one initiator of the named engine may
+	// connect, once, as w. Asked again for the same w it gives the same one.
+	Grant(w Writer, engine string) (token []byte, err error)
 	// GrantRead makes the secret with which one local decoder may map the
 	// buffer read-only. It is good for one connection and forgotten, unused,
 	// after a minute.
 	GrantRead() (token []byte, err error)
 	// Withdraw forgets w's token. It reports whether a connection made with it
 	// is still open; if so its end will be told on Gone. If not, w cannot write
-	// and never will.
+	// and never will. An engine that can ends the connection itself.
 	Withdraw(w Writer) (connected bool)
 	// Gone tells each writer whose connection has ended: it can write no more.
 	// None is lost, however late they are read. Close closes the channel.
 	Gone() <-chan Writer
-	// Revoke gives the slots new, zeroed, prefaulted memory in another region
-	// and returns that region's number. Whoever was granted access before may
-	// go on writing to the old memory, which nobody reads and nobody is given
-	// while such a writer is left. w is the one that the slots are taken from.
-	// It takes a few milliseconds a MiB; nobody may use the slots meanwhile. On
-	// error nothing has changed.
-	Revoke(slots []int, w Writer) (region int, err error)
+	// Open lets w write a slot, where it lives now, and returns what its
+	// initiator needs for that, nil under an engine that needs nothing. A slot is
+	// open to one writer at a time: opening it shuts it to the one before. It
+	// fails when w is not connected or the engine can register no more memory.
+	Open(w Writer, slot int) (access []byte, err error)
+	// Shut lets nobody begin a write to a slot any more. A write that has begun
+	// may go on: only Revoke keeps that away.
+	Shut(slot int)
+	// Revoke shuts the slots, gives them new, zeroed, prefaulted memory in
+	// another region and returns that region's number. Whoever was granted
+	// access before may go on writing to the old memory, which nobody reads and
+	// nobody is given while such a writer is left. It takes a few milliseconds a
+	// MiB; nobody may use the slots meanwhile. On error nothing has changed, but
+	// that the slots are shut.
+	Revoke(slots []int) (region int, err error)
 	// Slot is the memory of a slot where it lives now, good until Close.
 	Slot(slot int) []byte
 	// Close ends all connections and gives the memory back.
@@ -63,9 +95,10 @@ type Target interface {
 
 // Op is one write: the local bytes go to the start of a slot.
 type Op struct {
-	Local  []byte
+	Local  []byte // within Attachment.Staging
 	Region int
 	Slot   int
+	Access []byte // what Target.Open returned
 }
 
 // Attachment is what an initiator needs to reach a target.
@@ -75,6 +108,9 @@ type Attachment struct {
 	Regions    []Region
 	SlotSize   int64 // bytes
 	Slots      int
+	Staging    []byte // the memory that writes are read from, good until the Remote is closed
+	Host       string // of the receiver, as the initiator reaches it
+	Fabric     Fabric // the initiator's own
 }
 
 // Remote is the initiator's side: one attached target. Its methods may be
@@ -82,14 +118,29 @@ type Attachment struct {
 type Remote interface {
 	// Write posts the writes and returns when all are complete at the target,
 	// or with an error and an unknown number of them done. All are checked
-	// before the first is posted. An unknown region is ErrUnknownRegion.
+	// before the first is posted. An unknown region is ErrUnknownRegion. When it
+	// returns the local memory is not read any more; so where a posted write
+	// cannot be called back, the end of ctx ends the whole Remote.
 	Write(ctx context.Context, ops []Op) error
 	// Update learns the regions of now, after an AttachResponse that named new
 	// ones. Those it knows already stay as they are.
 	Update(regions []Region) error
 	// Done is closed when the target is gone, and by Close.
 	Done() <-chan struct{}
+	// Cause says why Done is closed: ErrGone is in it. Nil before, and after Close.
+	Cause() error
 	// Close waits for writes under way, which end early and with an error, and
 	// then ends the connection.
+	Close() error
+}
+
+// Server is one engine's door to a buffer at the target; rdma/engines makes a
+// Target of some of them. Methods are as the Target's of the same name.
+type Server interface {
+	Desc() []byte // of region 0; other regions need none
+	Grant(w Writer) (token []byte, err error)
+	Withdraw(w Writer) (connected bool)
+	Open(w Writer, slot int) (access []byte, err error)
+	Shut(slot int)
 	Close() error
 }

@@ -56,7 +56,7 @@ func (w *writers) grant(sender string) (grant, error) {
 		return grant{}, fmt.Errorf("%d senders are attached, the most there can be", maxWriters)
 	}
 	w.last++
-	token, err := w.target.Grant(w.last)
+	token, err := w.target.Grant(w.last, w.target.Engines()[0])
 	if err != nil {
 		return grant{}, err
 	}
@@ -93,7 +93,7 @@ func (r *Receiver) attach(env *envelope, req *wire.AttachRequest) {
 // mismatch says why a sender and this receiver cannot work together, naming
 // both sides' values.
 func (r *Receiver) mismatch(req *wire.AttachRequest) string {
-	slot, engine := r.cfg.Reservation.SlotBytes, r.target.Engine()
+	slot, engine := r.cfg.Reservation.SlotBytes, r.target.Engines()[0]
 	switch {
 	case req.Version != wire.ProtocolVersion:
 		return fmt.Sprintf("sender speaks protocol version %d, receiver %d", req.Version, wire.ProtocolVersion)
@@ -106,9 +106,9 @@ func (r *Receiver) mismatch(req *wire.AttachRequest) string {
 }
 
 func (r *Receiver) welcome(resp *wire.AttachResponse, token []byte) {
-	resp.Engine = r.target.Engine()
+	resp.Engine = r.target.Engines()[0]
 	resp.Token = token
-	for _, region := range r.target.Regions() {
+	for _, region := range r.target.Regions(r.target.Engines()[0]) {
 		resp.Regions = append(resp.Regions, wire.Region{ID: int64(region.ID), Desc: region.Desc})
 	}
 	resp.SlotSize = r.cfg.Reservation.SlotBytes

@@ -30,7 +30,7 @@ type fakeTarget struct {
 	regions   []rdma.Region
 	gone      chan rdma.Writer
 	closed    bool
-	revoke    func(slots []int, w rdma.Writer) error // nil: succeeds
+	revoke    func(slots []int) error // nil: succeeds
 }
 
 var _ rdma.Target = (*fakeTarget)(nil)
@@ -43,15 +43,15 @@ func newFakeTarget() *fakeTarget {
 	}
 }
 
-func (f *fakeTarget) Engine() string { return testEngine }
+func (f *fakeTarget) Engines() []string { return []string{testEngine} }
 
-func (f *fakeTarget) Regions() []rdma.Region {
+func (f *fakeTarget) Regions(string) []rdma.Region {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]rdma.Region(nil), f.regions...)
 }
 
-func (f *fakeTarget) Grant(w rdma.Writer) ([]byte, error) {
+func (f *fakeTarget) Grant(w rdma.Writer, _ string) ([]byte, error) {
 	return fmt.Appendf(nil, "writer %d", w), nil
 }
 func (f *fakeTarget) GrantRead() ([]byte, error) { return []byte("reader"), nil }
@@ -78,9 +78,12 @@ func (f *fakeTarget) disconnect(w rdma.Writer) {
 
 func (f *fakeTarget) Gone() <-chan rdma.Writer { return f.gone }
 
-func (f *fakeTarget) Revoke(slots []int, w rdma.Writer) (int, error) {
+func (f *fakeTarget) Open(rdma.Writer, int) ([]byte, error) { return nil, nil }
+func (f *fakeTarget) Shut(int)                              {}
+
+func (f *fakeTarget) Revoke(slots []int) (int, error) {
 	if f.revoke != nil {
-		if err := f.revoke(slots, w); err != nil {
+		if err := f.revoke(slots); err != nil {
 			return 0, err
 		}
 	}

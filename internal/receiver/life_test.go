@@ -63,7 +63,7 @@ func TestAttachAgain(t *testing.T) {
 	first := p.attach("sender")
 	r.target.connect(1)
 	wantSlots(t, p.alloc("A", 4, false, "k"), 1)
-	if _, err := r.target.Revoke([]int{9}, 1); err != nil {
+	if _, err := r.target.Revoke([]int{9}); err != nil {
 		t.Fatal(err)
 	}
 	again := p.attach("sender, renamed")
@@ -82,7 +82,7 @@ func TestRevocation(t *testing.T) {
 	t.Parallel()
 	r := start(t, func(c *Config) { c.Reservation.Lease = time.Second })
 	let := make(chan struct{})
-	r.target.revoke = func([]int, rdma.Writer) error { <-let; return nil }
+	r.target.revoke = func([]int) error { <-let; return nil }
 	p := r.dial(peertest.Options{})
 	p.attach("silent")
 	r.target.connect(1)
@@ -106,7 +106,7 @@ func TestRevocationFails(t *testing.T) {
 	t.Parallel()
 	r := start(t, func(c *Config) { c.Reservation.Lease = time.Second })
 	var tried atomic.Bool
-	r.target.revoke = func([]int, rdma.Writer) error { tried.Store(true); return errors.New("no") }
+	r.target.revoke = func([]int) error { tried.Store(true); return errors.New("no") }
 	p := r.dial(peertest.Options{})
 	p.attach("silent")
 	r.target.connect(1)
@@ -122,7 +122,7 @@ func TestRevocationFails(t *testing.T) {
 func TestNeverConnected(t *testing.T) {
 	t.Parallel()
 	r := start(t, func(c *Config) { c.Reservation.Lease = time.Second })
-	r.target.revoke = func([]int, rdma.Writer) error { return errors.New("no") }
+	r.target.revoke = func([]int) error { return errors.New("no") }
 	p := r.dial(peertest.Options{})
 	p.attach("silent")
 	wantSlots(t, p.alloc("A", 10, false, keys("A", 0, 4)...), 4)

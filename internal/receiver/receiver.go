@@ -424,7 +424,7 @@ func (r *Receiver) describe(m *wire.TakeResponse) {
 	for _, c := range m.Chunks {
 		named[c.Region] = true
 	}
-	for _, region := range r.target.Regions() {
+	for _, region := range r.target.Regions(r.target.Engines()[0]) {
 		if named[int64(region.ID)] {
 			m.Regions = append(m.Regions, wire.Region{ID: int64(region.ID), Desc: region.Desc})
 		}

@@ -47,7 +47,7 @@ func (v *revoker) work(target rdma.Target, wake func()) {
 }
 
 func revoke(target rdma.Target, rev reservation.Revocation) reservation.Event {
-	region, err := target.Revoke(rev.Slots, rdma.Writer(rev.Writer))
+	region, err := target.Revoke(rev.Slots)
 	if err != nil {
 		return reservation.RevokeFailed{ID: rev.ID}
 	}

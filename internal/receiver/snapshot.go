@@ -1,6 +1,7 @@
 package receiver
 
 import (
+	"strings"
 	"time"
 
 	"github.com/pd-tools/pd-tools/wire"
@@ -25,7 +26,7 @@ func (r *Receiver) snapshot() []byte {
 	s.Time = r.now.UTC()
 	s.ID = r.cfg.ID
 	s.Endpoint = r.endpoint
-	s.Engine = r.target.Engine()
+	s.Engine = strings.Join(r.target.Engines(), ",")
 	s.UptimeS = up.Seconds()
 	s.Counters.BadFrames = r.badFrames
 	s.Counters.Undeliverable = r.out.undeliverable

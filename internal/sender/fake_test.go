@@ -268,6 +268,8 @@ func (r *fakeRemote) Update(regions []rdma.Region) error {
 
 func (r *fakeRemote) Done() <-chan struct{} { return r.done }
 
+func (r *fakeRemote) Cause() error { return nil }
+
 func (r *fakeRemote) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

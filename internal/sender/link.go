@@ -594,19 +594,22 @@ func (l *link) lose(ev lost) {
 	if o == nil {
 		return
 	}
+	if o.session != nil {
+		ev.session = o.session
+		// Before the writes under way end with the session: they would only say
+		// that they were called off, and not why.
+		l.cfg.emit(ev)
+		l.drop()
+		return
+	}
 	l.drop()
-	if o.session == nil && ev.code == wire.CodeStaleEpoch && l.anew < maxAnew {
+	if ev.code == wire.CodeStaleEpoch && l.anew < maxAnew {
 		l.anew++
 		l.begin()
 		return
 	}
-	if o.session == nil {
-		l.anew = 0
-		l.cfg.emit(refused{receiver: l.cfg.receiver, err: ev.err, code: ev.code})
-		return
-	}
-	ev.session = o.session
-	l.cfg.emit(ev)
+	l.anew = 0
+	l.cfg.emit(refused{receiver: l.cfg.receiver, err: ev.err, code: ev.code})
 }
 
 // drop ends the session. The core gives up its memory when no job uses it.

@@ -18,15 +18,15 @@ func TestEngines(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer target.Close()
-			if target.Engine() != name {
-				t.Errorf("the engine calls itself %q", target.Engine())
+			if target.Engines()[0] != name {
+				t.Errorf("the engine calls itself %q", target.Engines())
 			}
-			token, err := target.Grant(1)
+			token, err := target.Grant(1, name)
 			if err != nil {
 				t.Fatal(err)
 			}
 			remote, err := Attach(context.Background(), name, rdma.Attachment{
-				ReceiverID: t.Name(), Token: token, Regions: target.Regions(), SlotSize: 100, Slots: 2,
+				ReceiverID: t.Name(), Token: token, Regions: target.Regions(name), SlotSize: 100, Slots: 2,
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -34,12 +34,12 @@ func BenchmarkCold(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		token, err := target.Grant(1)
+		token, err := target.Grant(1, Name)
 		if err != nil {
 			b.Fatal(err)
 		}
 		r, err := Attach(b.Context(), rdma.Attachment{
-			ReceiverID: b.Name(), Token: token, Regions: target.Regions(), SlotSize: int64(size), Slots: coldBytes / size,
+			ReceiverID: b.Name(), Token: token, Regions: target.Regions(Name), SlotSize: int64(size), Slots: coldBytes / size,
 		})
 		if err != nil {
 			b.Fatal(err)
@@ -84,7 +84,7 @@ func BenchmarkRevoke(b *testing.B) {
 	}
 	defer target.Close()
 	for b.Loop() {
-		if _, err := target.Revoke([]int{3}, 1); err != nil {
+		if _, err := target.Revoke([]int{3}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -128,8 +128,8 @@ func attachment(t *testing.T, target *Target, w rdma.Writer) rdma.Attachment {
 	t.Helper()
 	return rdma.Attachment{
 		ReceiverID: t.Name(),
-		Token:      must[[]byte](t)(target.Grant(w)),
-		Regions:    target.Regions(),
+		Token:      must[[]byte](t)(target.Grant(w, Name)),
+		Regions:    target.Regions(Name),
 		SlotSize:   target.mem.size,
 		Slots:      target.mem.slots,
 	}

@@ -145,7 +145,7 @@ func playTarget(in *json.Decoder) error {
 	if err != nil {
 		return err
 	}
-	token, err := target.Grant(1)
+	token, err := target.Grant(1, Name)
 	if err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ func TestFence(t *testing.T) {
 		t.Fatalf("the writer was to stop with %d of %d bytes written", landed, size)
 	}
 
-	region := must[int](t)(target.Revoke([]int{1}, 1))
+	region := must[int](t)(target.Revoke([]int{1}))
 	next := attach(t, target, 2)
 	write(t, next, region, 1, pattern(size, 2))
 	if err := p.cmd.Process.Signal(unix.SIGCONT); err != nil {

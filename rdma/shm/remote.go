@@ -21,7 +21,7 @@ import (
 const writePiece = 1 << 20
 
 var (
-	errTargetGone   = errors.New("the receiver is gone")
+	errTargetGone   = fmt.Errorf("the receiver is gone: %w", rdma.ErrGone)
 	errRemoteClosed = errors.New("the connection to the receiver is closed")
 )
 
@@ -96,6 +96,18 @@ func (r *remote) listen() {
 
 // Done implements rdma.Remote.
 func (r *remote) Done() <-chan struct{} { return r.done }
+
+// Cause implements rdma.Remote.
+func (r *remote) Cause() error {
+	select {
+	case <-r.quit:
+		return nil
+	case <-r.done:
+		return errTargetGone
+	default:
+		return nil
+	}
+}
 
 // Update implements rdma.Remote. It takes at most ioTimeout.
 func (r *remote) Update(regions []rdma.Region) error {

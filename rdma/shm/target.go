@@ -113,12 +113,12 @@ func NewTarget(receiverID string, slots int, slotSize int64) (rdma.Target, error
 	return t, nil
 }
 
-// Engine implements rdma.Target.
-func (t *Target) Engine() string { return Name }
+// Engines implements rdma.Target.
+func (t *Target) Engines() []string { return []string{Name} }
 
 // Regions implements rdma.Target. There is nothing to describe: what a region is
 // made of comes over the socket.
-func (t *Target) Regions() []rdma.Region {
+func (t *Target) Regions(string) []rdma.Region {
 	regions := make([]rdma.Region, len(t.mem.now.Load().fds))
 	for i := range regions {
 		regions[i].ID = i
@@ -133,7 +133,7 @@ func (t *Target) Slot(slot int) []byte { return t.mem.slot(t.mem.base, slot) }
 func (t *Target) Gone() <-chan rdma.Writer { return t.gone }
 
 // Grant implements rdma.Target.
-func (t *Target) Grant(w rdma.Writer) ([]byte, error) {
+func (t *Target) Grant(w rdma.Writer, _ string) ([]byte, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -195,9 +195,14 @@ func (t *Target) Withdraw(w rdma.Writer) (connected bool) {
 	return false
 }
 
-// Revoke implements rdma.Target. It does not ask who w is: a sender that
-// attached again has more than one grant, so whoever has one may still write.
-func (t *Target) Revoke(slots []int, _ rdma.Writer) (int, error) {
+// Open implements rdma.Target: a writer has all memory once it is connected.
+func (t *Target) Open(rdma.Writer, int) ([]byte, error) { return nil, nil }
+
+// Shut implements rdma.Target: there is nothing to take away but by Revoke.
+func (t *Target) Shut(int) {}
+
+// Revoke implements rdma.Target.
+func (t *Target) Revoke(slots []int) (int, error) {
 	t.mu.Lock()
 	tick := t.tick
 	t.mu.Unlock()

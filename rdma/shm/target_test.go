@@ -208,9 +208,9 @@ func TestRevoke(t *testing.T) {
 		write(t, r, 0, s, pattern(size, uint64(s)))
 	}
 	seen := target.Slot(1) // stays the slot's memory
-	region := must[int](t)(target.Revoke([]int{4, 1, 2}, 1))
-	if region != 1 || len(target.Regions()) != 2 || target.Regions()[1].ID != 1 {
-		t.Fatalf("slots moved to region %d of %v", region, target.Regions())
+	region := must[int](t)(target.Revoke([]int{4, 1, 2}))
+	if region != 1 || len(target.Regions(Name)) != 2 || target.Regions(Name)[1].ID != 1 {
+		t.Fatalf("slots moved to region %d of %v", region, target.Regions(Name))
 	}
 	write(t, r, 0, 1, pattern(size, 7)) // late
 	wantError(t, r.Write(t.Context(), []rdma.Op{{Local: []byte("x"), Region: 1, Slot: 1}}), "region 1")
@@ -219,7 +219,7 @@ func TestRevoke(t *testing.T) {
 			t.Errorf("revoked slot %d is not zero, or shows a late write", s)
 		}
 	}
-	if err := r.Update(target.Regions()); err != nil {
+	if err := r.Update(target.Regions(Name)); err != nil {
 		t.Fatal(err)
 	}
 	write(t, r, 1, 1, pattern(size, 8))
@@ -246,10 +246,10 @@ func TestRevokedPlacesAreUsedAgain(t *testing.T) {
 	const size = 1 << 20
 	target := newTarget(t, 2, size)
 	first, second := attach(t, target, 1), attach(t, target, 2)
-	must[[]byte](t)(target.Grant(3)) // never connects
+	must[[]byte](t)(target.Grant(3, Name)) // never connects
 	revoke := func(want int) {
 		t.Helper()
-		if got := must[int](t)(target.Revoke([]int{0}, 2)); got != want {
+		if got := must[int](t)(target.Revoke([]int{0})); got != want {
 			t.Fatalf("slot 0 moved to region %d, want %d", got, want)
 		}
 	}
@@ -267,7 +267,7 @@ func TestRevokedPlacesAreUsedAgain(t *testing.T) {
 	revoke(4)
 	target.Withdraw(3)
 	eventually(t, "the late write's memory is given back", func() bool { return used(t, target.mem, 0) == size })
-	must[[]byte](t)(target.Grant(4))
+	must[[]byte](t)(target.Grant(4, Name))
 	revoke(0)
 	if !bytes.Equal(target.Slot(0), make([]byte, size)) {
 		t.Error("the slot is not zero in memory used again")
@@ -295,7 +295,7 @@ func TestRevokeWhileWriting(t *testing.T) {
 		})
 	}
 	for i := range 40 {
-		region := must[int](t)(target.Revoke([]int{2 + i%3, 5, 7}, 0))
+		region := must[int](t)(target.Revoke([]int{2 + i%3, 5, 7}))
 		r := must[rdma.Remote](t)(Attach(t.Context(), attachment(t, target, rdma.Writer(100+i))))
 		write(t, r, region, 5, pattern(size, uint64(i)))
 		if !bytes.Equal(target.Slot(5), pattern(size, uint64(i))) {
@@ -310,8 +310,8 @@ func TestReader(t *testing.T) {
 	const size = 100_000
 	target := newTarget(t, 3, size)
 	r := attach(t, target, 1)
-	region := must[int](t)(target.Revoke([]int{2}, 1))
-	if err := r.Update(target.Regions()); err != nil {
+	region := must[int](t)(target.Revoke([]int{2}))
+	if err := r.Update(target.Regions(Name)); err != nil {
 		t.Fatal(err)
 	}
 	write(t, r, 0, 0, pattern(size, 1))
@@ -423,11 +423,11 @@ func TestCloseWhileWriting(t *testing.T) {
 func TestUseAfterClose(t *testing.T) {
 	target := newTarget(t, 1, 100)
 	target.Close()
-	_, err := target.Grant(1)
+	_, err := target.Grant(1, Name)
 	wantError(t, err, "closed")
 	_, err = target.GrantRead()
 	wantError(t, err, "closed")
-	_, err = target.Revoke([]int{0}, 1)
+	_, err = target.Revoke([]int{0})
 	wantError(t, err, "closed")
 }
 

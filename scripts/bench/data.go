@@ -78,14 +78,14 @@ func (b *bench) writes(engine string, local *worker, walk, piece int) error {
 	}()
 	// The first two share the work of a pair; the last writes all alone.
 	for i, part := range [][2]int{{0, slots / 2}, {slots / 2, slots - slots/2}, {0, slots}} {
-		token, err := target.Grant(rdma.Writer(i + 1))
+		token, err := target.Grant(rdma.Writer(i+1), engine)
 		if err != nil {
 			return err
 		}
 		s, err := b.sender(writeOrder{
 			Engine: engine, Piece: piece, First: part[0], Count: part[1],
 			Attachment: &rdma.Attachment{
-				ReceiverID: id, Token: token, Regions: target.Regions(), SlotSize: int64(piece), Slots: slots,
+				ReceiverID: id, Token: token, Regions: target.Regions(engine), SlotSize: int64(piece), Slots: slots,
 			},
 		})
 		if err != nil {
