@@ -12,6 +12,7 @@ test: setup lint
 	go test -race ./...
 
 bench: build
+	@scripts/setup --bench
 	go run ./scripts/bench
 
 build: setup
