@@ -233,7 +233,7 @@ type fakeRemote struct {
 	news    *sync.Cond
 	writes  []rdma.Op
 	regions []int
-	hold    bool // writes wait
+	hold    bool // writes wait, until their context ends
 	closed  bool
 }
 
@@ -243,7 +243,13 @@ func newFakeRemote() *fakeRemote {
 	return r
 }
 
-func (r *fakeRemote) Write(_ context.Context, ops []rdma.Op) error {
+func (r *fakeRemote) Write(ctx context.Context, ops []rdma.Op) error {
+	stop := context.AfterFunc(ctx, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.news.Broadcast()
+	})
+	defer stop()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, op := range ops {
@@ -251,10 +257,10 @@ func (r *fakeRemote) Write(_ context.Context, ops []rdma.Op) error {
 		r.writes = append(r.writes, op)
 	}
 	r.news.Broadcast()
-	for r.hold {
+	for r.hold && ctx.Err() == nil {
 		r.news.Wait()
 	}
-	return nil
+	return context.Cause(ctx)
 }
 
 func (r *fakeRemote) Update(regions []rdma.Region) error {

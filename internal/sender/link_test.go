@@ -3,6 +3,7 @@ package sender
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -200,6 +201,38 @@ func TestHeartbeatsGoOnWhileNothingElseDoes(t *testing.T) {
 	f.wait("Heartbeat", before+3, is[*wire.Heartbeat])
 	f.remote.setHold(false)
 	wantResult(t, s.result("A"), Ready, "")
+	s.wait()
+}
+
+// The writes that a lost session calls off say only that they were called off:
+// the request has to say what the session was lost by.
+func TestWritesThatEndWithTheirSession(t *testing.T) {
+	f := startFake(t)
+	resp := f.welcome()
+	resp.LeaseMS = 15
+	ended := make(map[string]bool) // identities
+	f.instead(func(m fakeMessage) (wire.Message, bool) {
+		if is[*wire.Heartbeat](m.msg) && ended[m.from] {
+			return &wire.AllocResponse{RemoteIndexes: []int64{-1}, Error: "not attached", Code: wire.CodeStaleEpoch}, true
+		}
+		return resp, is[*wire.AttachRequest](m.msg)
+	})
+	f.remote.setHold(true)
+	cfg := f.config()
+	in := newPipe(t)
+	cfg.Stdin = in.r
+	s := send(t, cfg)
+	for i := range 50 {
+		id := fmt.Sprint(i)
+		in.write(manifestLine(id, 8, 0, 7, 100))
+		f.remote.waitWrites(t, 8*(i+1))
+		m := f.wait("batch", i+1, is[*wire.AllocRequest])
+		f.mu.Lock()
+		ended[m.from] = true
+		f.mu.Unlock()
+		wantResult(t, s.result(id), Failed, wire.CodeStaleEpoch, f.endpoint, "lease")
+	}
+	in.close()
 	s.wait()
 }
 

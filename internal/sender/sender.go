@@ -87,6 +87,10 @@ type Progress struct {
 // processors, for some wait for a disk.
 const minWorkers = 8
 
+// lastJobs is how long jobs are waited for that were called off when all else
+// has ended.
+const lastJobs = 250 * time.Millisecond
+
 // blockedShown is how many blocked batches a Progress lists at most.
 const blockedShown = 100
 
@@ -117,12 +121,16 @@ type run struct {
 	spare    []any
 	kick     chan struct{} // events has something
 	summary  Summary
-	deadline time.Duration // when to have ended, once ctx is done; 0: not set
+	deadline time.Duration     // when to have ended, once ctx is done; 0: not set
+	sessions map[*session]bool // whose memory is not given up yet
 	workers  sync.WaitGroup
 }
 
 func newRun(cfg Config) (r *run, err error) {
-	r = &run{cfg: cfg, clock: newClock(), memory: &buffer{bytes: cfg.Staging}, kick: make(chan struct{}, 1)}
+	r = &run{
+		cfg: cfg, clock: newClock(), memory: &buffer{bytes: cfg.Staging},
+		kick: make(chan struct{}, 1), sessions: make(map[*session]bool),
+	}
 	r.summary.NoProxy = cfg.Proxy == ""
 	r.events = &mailbox[any]{wake: func() {
 		select {
@@ -297,6 +305,7 @@ func (r *run) take(in input, more bool) {
 // whose writes take long keeps no other's waiting. The channel has room for
 // every job there can be.
 func (r *run) startWorkers(s *session, slots int) {
+	r.sessions[s] = true
 	s.work = make(chan *job, slots)
 	for range min(slots, max(minWorkers, 2*runtime.GOMAXPROCS(0))) {
 		r.workers.Go(func() { work(s.ctx, r.memory, s.work, func(j *job) { r.events.put(j) }) })
@@ -315,28 +324,41 @@ func (r *run) progress() Progress {
 // close delivers the notices that are left and ends the helpers.
 func (r *run) close(ctx context.Context) {
 	r.endNotifier(ctx)
-	for _, recv := range r.core.receivers {
-		if s := recv.session; s != nil && s.jobs == 0 {
-			r.finish(s)
-		}
-	}
-	r.closeSockets()
-	for _, ev := range r.events.take(nil) {
-		if late, ok := ev.(attached); ok {
-			_ = late.session.remote.Close() // the mapping goes with the process at the latest
-		}
-	}
-	if r.idle() {
+	r.closeSockets() // ends the sessions, and so calls off what they write
+	if r.gather() {
 		r.workers.Wait()
 		_ = r.memory.close() // the process ends: nothing depends on it
 	}
 	r.summary.Elapsed = r.clock.now()
 }
 
-// idle says whether no worker has a job. One that reads a slow source past the
-// time to end still has.
-func (r *run) idle() bool {
-	return r.core.staging == nil || r.core.staging.used == 0
+// gather takes the last jobs back and gives up the sessions' memory. It reports
+// whether it got all: a worker that reads a slow source may still have one.
+func (r *run) gather() bool {
+	late := time.After(lastJobs)
+	for {
+		for _, ev := range r.events.take(nil) {
+			switch ev := ev.(type) {
+			case *job:
+				ev.session.jobs--
+			case attached:
+				_ = ev.session.remote.Close() // the mapping goes with the process at the latest
+			}
+		}
+		for s := range r.sessions {
+			if s.jobs == 0 {
+				r.finish(s)
+			}
+		}
+		if len(r.sessions) == 0 {
+			return true
+		}
+		select {
+		case <-r.kick:
+		case <-late:
+			return false
+		}
+	}
 }
 
 func (r *run) endNotifier(ctx context.Context) {
@@ -381,6 +403,7 @@ func (r *run) abandon(s *session) { r.links[s.receiver].in.put(orderAbandon{s}) 
 func (r *run) write(j *job) { j.session.work <- j }
 
 func (r *run) finish(s *session) {
+	delete(r.sessions, s)
 	close(s.work)
 	r.workers.Go(func() { _ = s.remote.Close() }) // the mapping goes with the process at the latest
 }
