@@ -157,6 +157,7 @@ func (m *Machine) placeChunk(r *request, c *chunk) {
 		r.written++
 	} else {
 		slot = m.ledger.occupy(c.key, c.length)
+		m.openSlot(slot, r)
 	}
 	c.slot = slot
 	r.placed++

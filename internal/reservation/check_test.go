@@ -5,7 +5,7 @@ import "fmt"
 // check recomputes from scratch everything that must always hold and reports
 // the first thing that does not. Tests call it after every event.
 func (m *Machine) check() error {
-	for _, part := range []func() error{m.checkLedger, m.checkHolders, m.checkCopies, m.checkRequests, m.checkQueue, m.checkTimers} {
+	for _, part := range []func() error{m.checkLedger, m.checkHolders, m.checkDoors, m.checkCopies, m.checkRequests, m.checkQueue, m.checkTimers} {
 		if err := part(); err != nil {
 			return err
 		}
@@ -86,6 +86,25 @@ func (m *Machine) checkHolders() error {
 		}
 		if holders[i] > 1 && !s.written {
 			return fmt.Errorf("slot %d is shared by %d and not written", i, holders[i])
+		}
+	}
+	return nil
+}
+
+// checkDoors: a slot is open iff it is held, not written, and its holder's
+// sender attached: to the current grant of that one.
+func (m *Machine) checkDoors() error {
+	want := make([]door, len(m.ledger.slots))
+	for _, r := range m.live {
+		for _, c := range r.chunks {
+			if c.slot != noSlot && !m.ledger.slots[c.slot].written && r.sender.attached {
+				want[c.slot] = door{writer: r.sender.grants[len(r.sender.grants)-1], of: r, again: m.ledger.slots[c.slot].door.again}
+			}
+		}
+	}
+	for i, s := range m.ledger.slots {
+		if s.door != want[i] {
+			return fmt.Errorf("slot %d is open to %+v, should be to %+v", i, s.door, want[i])
 		}
 	}
 	return nil

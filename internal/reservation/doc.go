@@ -16,6 +16,7 @@
 //	no slot belongs to two chunks at once
 //	a request that has ended leaves nothing behind
 //	a slot whose writer may still write is given to nobody
+//	a slot is open to its holder's current grant while it is to be written, else to nobody
 //
 // Start reading at Step in machine.go. Each rule of the contract stands once:
 //
@@ -27,9 +28,11 @@
 //	Lease, Expiry             lease.go
 //	Take, Release             take.go
 //	Fence                     fence.go
+//	Who may write a slot      door.go
 //
 // The caller's duties: give Step every message of a peer in the order in which
 // it came; Tick only after the messages already received; do what Effects says
-// before the next Step; report each Revocation as Revoked or RevokeFailed, and
-// each writer whose connection ends as Gone.
+// before the next Step, the Doors first; report each Revocation as Revoked or
+// RevokeFailed, Doors that could not be opened as AccessFailed, and each writer
+// whose connection ends as Gone.
 package reservation

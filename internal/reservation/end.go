@@ -30,7 +30,7 @@ func (m *Machine) end(r *request, e ending) {
 	if m.owner == r {
 		m.owner = nil
 	}
-	m.giveUp(r, e.fence && !r.legacy)
+	m.giveUp(r, e.fence)
 
 	s := r.sender
 	m.disarm(&r.timer)
@@ -69,7 +69,7 @@ func (m *Machine) answerWaiting(r *request, e ending) {
 }
 
 // giveUp drops r's hold on its slots. Of those that nobody holds any more the
-// ones that its sender may still be writing, not committed yet, are fenced. "A
+// ones that its sender may still be writing, those that are open, are fenced. "A
 // slot that another request also holds is not revoked while held. A sender that
 // never attached has no access of ours to revoke: free at once."
 func (m *Machine) giveUp(r *request, fence bool) {
@@ -81,11 +81,12 @@ func (m *Machine) giveUp(r *request, fence bool) {
 		if r.ready {
 			m.ledger.markReady(c.slot, -1)
 		}
-		unwritten := !m.ledger.slots[c.slot].written
+		open := m.ledger.slots[c.slot].door.writer != 0
+		m.shutSlot(c.slot)
 		if !m.ledger.drop(c.slot) {
 			continue
 		}
-		if fence && unwritten {
+		if fence && open {
 			doubtful = append(doubtful, int(c.slot))
 		} else {
 			m.ledger.vacate(c.slot)

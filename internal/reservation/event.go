@@ -100,6 +100,15 @@ type Revoked struct {
 // can write to them any more: until each grant that could is Gone.
 type RevokeFailed struct{ ID uint64 }
 
+// AccessFailed says that the engine could not open slots, all those of the
+// Effects of the Step before that it could not. It is given before any other
+// event. The requests that hold them end; the batches that were answered with
+// such a slot the caller tells so itself, in place of that answer.
+type AccessFailed struct {
+	Slots  []int
+	Reason string // for people
+}
+
 // Shutdown answers everybody who waits and refuses new requests from now on.
 type Shutdown struct{}
 
@@ -120,15 +129,24 @@ func (Gone) event()         {}
 func (Overrun) event()      {}
 func (Revoked) event()      {}
 func (RevokeFailed) event() {}
+func (AccessFailed) event() {}
 func (Shutdown) event()     {}
 func (Tick) event()         {}
 
 // Effects is what the caller must now do. It is valid until the next Step.
 type Effects struct {
+	Doors       []Door       // before all else, in order: have the engine do each; report those it could not open as AccessFailed
 	Answers     []Answer     // send each
 	Records     []Record     // tell whoever listens
 	Revocations []Revocation // have the engine do each, then report Revoked or RevokeFailed
 	Ended       []uint64     // grants that are over: withdraw each; where no connection is open under it, report Gone
+}
+
+// Door lets a grant write a slot: from when the slot is allocated until its
+// chunk is committed or its request has ended. Nothing is said twice.
+type Door struct {
+	Slot   int
+	Writer uint64 // 0: the slot is shut
 }
 
 // Answer is one message to whoever sent Tag.

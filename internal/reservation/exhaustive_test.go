@@ -34,6 +34,8 @@ func TestExhaustive(t *testing.T) {
 	}
 	attached := small
 	attached.cancels = 3
+	failing := small
+	failing.failures, failing.cancels, failing.ends = 2, 0, 0
 	legacy := small
 	legacy.attached, legacy.cfg.Overtake = []string{"s1"}, 1
 	serial := small
@@ -44,7 +46,7 @@ func TestExhaustive(t *testing.T) {
 		name  string
 		small smallWorld
 	}{
-		{"attached", attached}, {"one never attached, overtake 1", legacy}, {"serial", serial}, {"none", none},
+		{"attached", attached}, {"an engine that fails", failing}, {"one never attached, overtake 1", legacy}, {"serial", serial}, {"none", none},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if testing.Short() {
@@ -67,13 +69,15 @@ type smallWorld struct {
 	scripts  []script
 	cancels  int // how many requests are cancelled
 	ends     int // how many times a sender crashes or falls silent
+	failures int // how many batches the engine cannot open the slots of
 }
 
 // progress is how far the peers have come: what they may still do.
 type progress struct {
-	sent    [3]int // batches
-	cancels int
-	ends    int
+	sent     [3]int // batches
+	cancels  int
+	ends     int
+	failures int
 }
 
 func (s *smallWorld) explore(t *testing.T) {
@@ -169,6 +173,9 @@ func (s *smallWorld) replay(path []op) (*world, progress, error) {
 func (s *smallWorld) do(w *world, p *progress, o op) error {
 	switch o.verb {
 	case "alloc":
+		if _, fails := o.opt("noaccess"); fails {
+			p.failures++
+		}
 		p.sent[slices.IndexFunc(s.scripts, func(x script) bool { return x.id == o.req })]++
 	case "cancel":
 		p.cancels++
@@ -203,6 +210,10 @@ func (s *smallWorld) choices(w *world, p progress) []op {
 				o.opts = append(o.opts, "last")
 			}
 			list = append(list, o)
+			if p.failures < s.failures {
+				o.opts = append(slices.Clone(o.opts), fmt.Sprintf("noaccess=%d", len(o.keys)-1)) // the last key's
+				list = append(list, o)
+			}
 		}
 		r := w.md.find(sc.id)
 		if r == nil {

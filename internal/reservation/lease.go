@@ -24,6 +24,7 @@ func (m *Machine) attach(ev Attach) {
 		m.fx.Ended = append(m.fx.Ended, s.grants...) // superseded
 		s.grants = append(s.grants, ev.Writer)
 		m.writers[ev.Writer] = s
+		m.reopen(s)
 	}
 	s.heard = m.now
 	if m.cfg.Lease > 0 {

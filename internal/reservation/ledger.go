@@ -31,6 +31,7 @@ type slot struct {
 	holders int32 // requests that hold it; 0: empty or in quarantine
 	ready   int32 // of those, ready ones
 	region  int32 // where its memory is
+	door    door
 
 	prevCopy, nextCopy int32 // slots with the same content, or noSlot
 }

@@ -191,6 +191,8 @@ func (m *Machine) Step(now Time, ev Event) *Effects {
 		m.revoked(ev)
 	case RevokeFailed:
 		m.revokeFailed(ev)
+	case AccessFailed:
+		m.accessFailed(ev)
 	case Shutdown:
 		m.shutdown()
 	case Tick:
@@ -219,6 +221,7 @@ func (fx *Effects) reset() {
 	clear(fx.Answers)
 	clear(fx.Records)
 	clear(fx.Revocations)
+	fx.Doors = fx.Doors[:0]
 	fx.Answers = fx.Answers[:0]
 	fx.Records = fx.Records[:0]
 	fx.Revocations = fx.Revocations[:0]

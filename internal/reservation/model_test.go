@@ -42,6 +42,8 @@ type mChunk struct {
 	slot      int // -1 until the machine has told which
 	committed bool
 	crc       uint32
+	closed    bool // the engine could not open its slot
+	again     bool // its sender could write it under an earlier grant too
 	holders   []*mReq
 	legacy    bool // written without a commit, never shared
 }
@@ -283,6 +285,8 @@ func (md *model) step(now Time, ev Event, fx *Effects) {
 		md.revoked(ev.ID, ev.Region, true)
 	case RevokeFailed:
 		md.revoked(ev.ID, 0, false)
+	case AccessFailed:
+		md.accessFailed(ev.Slots)
 	case Shutdown:
 		md.shutdown()
 	case Tick:
@@ -311,6 +315,11 @@ func (md *model) attach(ev Attach) {
 	}
 	if s.writer != ev.Writer {
 		md.over = append(md.over, s.grants...) // superseded
+		for _, r := range md.live {
+			for _, c := range r.chunks {
+				c.again = c.again || r.sender == s.id && len(s.grants) > 0
+			}
+		}
 		s.grants = append(s.grants, ev.Writer)
 		s.writer = ev.Writer
 	}
@@ -832,7 +841,7 @@ func (md *model) end(r *mReq, rec Record, waiters wire.Code) {
 	for _, c := range r.chunks {
 		c.holders = slices.DeleteFunc(c.holders, func(o *mReq) bool { return o == r })
 		written := c.committed || c.legacy && r.ready
-		if len(c.holders) == 0 && !written && rec.Kind != Cancelled && rec.Kind != Released {
+		if len(c.holders) == 0 && !written && !c.closed && rec.Kind != Cancelled && rec.Kind != Released {
 			md.fence(r, c)
 		}
 	}
@@ -880,6 +889,37 @@ func (md *model) gone(writer uint64) {
 // still going on its slots stay: it ends with new memory for them.
 func (md *model) unfence() {
 	md.fenced = slices.DeleteFunc(md.fenced, func(f *mFence) bool { return !f.pending && len(f.writers) == 0 })
+}
+
+// accessFailed: whoever holds one of the slots ends. Nobody could write to such
+// a slot, unless under an earlier grant.
+func (md *model) accessFailed(slots []int) {
+	for _, r := range slices.Clone(md.live) {
+		hit := false
+		for _, c := range r.chunks {
+			if slices.Contains(slots, c.slot) && !c.committed {
+				hit = true
+				c.closed = !c.again
+			}
+		}
+		if hit {
+			md.end(r, Record{Kind: RolledBack, Code: wire.CodeInternal}, wire.CodeRolledBack)
+		}
+	}
+}
+
+// doors: an attached sender may write what it holds and has not committed, under
+// its current grant.
+func (md *model) doors() map[int]uint64 {
+	open := map[int]uint64{}
+	for _, r := range md.live {
+		for _, c := range r.chunks {
+			if s := md.sender(r.sender); s != nil && !c.committed && !(c.legacy && r.ready) {
+				open[c.slot] = s.writer
+			}
+		}
+	}
+	return open
 }
 
 // endSender: everything of it ends but what is ready: that is the decoder's.

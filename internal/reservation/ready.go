@@ -59,6 +59,7 @@ func (m *Machine) write(r *request, req *wire.CommitRequest) {
 			continue
 		}
 		s.crc, s.committed = req.CRCs[i], true
+		m.shutSlot(int32(n))
 		m.ledger.write(int32(n))
 		m.ledger.offer(int32(n))
 		r.written++

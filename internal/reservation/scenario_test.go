@@ -3,6 +3,7 @@ package reservation
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,7 +16,8 @@ import (
 // a file for each paragraph of §4 and one for §5, in each a case for each
 // sentence, which it quotes. Every case is checked against the model as well,
 // and must drain at its end. With -rewrite the traces are written anew: read
-// the difference against the sentence before you keep it.
+// the difference against the sentence before you keep it. "case doors" traces
+// who may write which slot, too.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		if filepath.Ext(path) != ".txt" {
@@ -25,18 +27,19 @@ func TestScenarios(t *testing.T) {
 			if td.Cmd != "case" {
 				t.Fatalf("%s: unknown directive %q", td.Pos, td.Cmd)
 			}
-			cfg, err := caseConfig(td.CmdArgs)
+			args := slices.DeleteFunc(slices.Clone(td.CmdArgs), func(a datadriven.CmdArg) bool { return a.Key == "doors" })
+			cfg, err := caseConfig(args)
 			if err != nil {
 				t.Fatalf("%s: %v", td.Pos, err)
 			}
-			return runCase(t, td, cfg)
+			return runCase(t, td, cfg, len(args) < len(td.CmdArgs))
 		})
 	})
 }
 
-func runCase(t *testing.T, td *datadriven.TestData, cfg Config) string {
+func runCase(t *testing.T, td *datadriven.TestData, cfg Config, doors bool) string {
 	w := newWorld(cfg)
-	w.trace = &strings.Builder{}
+	w.trace, w.doors = &strings.Builder{}, doors
 	for line := range strings.Lines(td.Input) {
 		line = strings.TrimSpace(line)
 		fmt.Fprintln(w.trace, line)

@@ -23,7 +23,7 @@ var (
 // such that did not, batches interleaved, retried, duplicated, refused, cancels
 // at every moment, crashes, silence, returns, early last batches, shared
 // prefixes, slow and dying decoders, clock jumps, revocations that come late or
-// fail. After every event everything is checked; at the end of each world
+// fail, slots that the engine cannot open. After every event everything is checked; at the end of each world
 // everybody does their part and nothing may be left.
 func TestSim(t *testing.T) {
 	if *simSeed != 0 {
@@ -213,9 +213,18 @@ func simConfig(rnd *rand.Rand) Config {
 
 func (s *sim) sender() string { return s.senders[s.rnd.IntN(len(s.senders))] }
 
-// act is what happens next: mostly what well-behaved peers do, now and then
-// anything.
+// act is what happens next, and now and then the engine fails at it.
 func (s *sim) act() []op {
+	ops := s.choose()
+	if n := len(ops); n > 0 && s.rnd.IntN(12) == 0 {
+		last := &ops[n-1]
+		last.opts = append(slices.Clone(last.opts), oneOf(s.rnd, "noaccess", "noaccess", "noaccess=1", "noaccess=2"))
+	}
+	return ops
+}
+
+// choose: mostly what well-behaved peers do, now and then anything.
+func (s *sim) choose() []op {
 	switch n := s.rnd.IntN(100); {
 	case n < 20:
 		return s.begin()

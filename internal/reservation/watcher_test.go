@@ -22,6 +22,10 @@ type watcher struct {
 	places map[memoryPlace]writing
 	region map[int]int
 	grants map[string][]uint64 // of an attached sender: writers that are not gone
+	owner  map[uint64]string   // of every writer ever
+	doors  map[int]uint64      // to which writer a slot is open
+	opened map[int]opening     // by slot, what the last Step opened
+	news   []memoryPlace       // what its answers told somebody of for the first time
 	last   wire.Counters
 }
 
@@ -34,6 +38,12 @@ type writing struct {
 	sender, req, key string
 	length           int64
 	writers          []uint64
+}
+
+// opening is a Door, and to whom its slot was open before.
+type opening struct {
+	Door
+	was uint64
 }
 
 // seen is what the records told of a live request.
@@ -53,6 +63,7 @@ func newWatcher(cfg Config) watcher {
 	return watcher{
 		cfg: cfg, open: map[Tag]bool{}, alive: map[string]*seen{}, ended: map[string]Time{},
 		places: map[memoryPlace]writing{}, region: map[int]int{}, grants: map[string][]uint64{},
+		owner: map[uint64]string{}, doors: map[int]uint64{},
 	}
 }
 
@@ -93,6 +104,7 @@ func (v *watcher) attached(sender string, writer uint64) {
 		}
 	}
 	v.grants[sender] = append(v.grants[sender], writer)
+	v.owner[writer] = sender
 }
 
 // detached: whoever is not attached is told nothing under a grant.
@@ -127,11 +139,62 @@ func (v *watcher) revoked(slots []int, region int) {
 	}
 }
 
+// accessFailed: the engine could not do these of the last Doors, and who was
+// told of the slots then was told otherwise. An earlier grant stays a danger.
+func (v *watcher) accessFailed(slots []int) {
+	for _, slot := range slots {
+		f := v.opened[slot]
+		if f.was == 0 {
+			delete(v.doors, f.Slot)
+		}
+		at := memoryPlace{f.Slot, v.region[f.Slot]}
+		if wr, ok := v.places[at]; ok {
+			wr.writers = slices.DeleteFunc(slices.Clone(wr.writers), func(g uint64) bool { return g == f.Writer })
+			v.places[at] = wr
+		}
+		if slices.Contains(v.news, at) {
+			delete(v.places, at)
+		}
+	}
+}
+
+// follow does what the Doors say. Nothing is said twice, and a slot that is
+// open is opened only to a later grant of the same sender.
+func (v *watcher) follow(fx *Effects) error {
+	v.opened, v.news = map[int]opening{}, nil
+	for _, d := range fx.Doors {
+		was := v.doors[d.Slot]
+		switch {
+		case d.Writer == was:
+			return fmt.Errorf("%+v is said twice", d)
+		case d.Writer == 0:
+			delete(v.doors, d.Slot)
+			delete(v.opened, d.Slot)
+			continue
+		case was != 0 && (v.owner[was] != v.owner[d.Writer] || was > d.Writer):
+			return fmt.Errorf("slot %d is open to %d and is opened to %d", d.Slot, was, d.Writer)
+		}
+		v.doors[d.Slot] = d.Writer
+		v.opened[d.Slot] = opening{d, was}
+	}
+	for _, rev := range fx.Revocations {
+		for _, slot := range rev.Slots {
+			if v.doors[slot] != 0 {
+				return fmt.Errorf("slot %d is to be revoked and is open to %d", slot, v.doors[slot])
+			}
+		}
+	}
+	return nil
+}
+
 func (v *watcher) see(now Time, fx *Effects, snap *wire.Snapshot) error {
 	for id, at := range v.ended {
 		if memory := v.cfg.Memory; memory > 0 && now-at >= memory {
 			delete(v.ended, id)
 		}
+	}
+	if err := v.follow(fx); err != nil {
+		return err
 	}
 	for _, a := range fx.Answers {
 		open, known := v.open[a.Tag]
@@ -139,7 +202,7 @@ func (v *watcher) see(now Time, fx *Effects, snap *wire.Snapshot) error {
 			return fmt.Errorf("%v is answered, known %v, and not open", a.Tag, known)
 		}
 		v.open[a.Tag] = false
-		if err := v.answer(a.Tag.(*tag), a.Msg); err != nil {
+		if err := v.answer(a.Tag.(*tag), a.Msg, fx); err != nil {
 			return fmt.Errorf("%v: %w", a.Tag, err)
 		}
 	}
@@ -183,14 +246,14 @@ func (v *watcher) ledger(snap *wire.Snapshot) error {
 
 // answer follows who may write where. A place that one chunk's writer may write
 // to is given to no other chunk.
-func (v *watcher) answer(t *tag, msg any) error {
+func (v *watcher) answer(t *tag, msg any, fx *Effects) error {
 	switch msg := msg.(type) {
 	case *wire.AllocResponse:
 		if t.op.verb == "cancel" {
 			v.dropPlaces(t.op.who, t.op.req, "")
 		}
 		if t.op.verb == "alloc" && msg.Code == "" {
-			return v.granted(t, msg)
+			return v.granted(t, msg, fx)
 		}
 	case *wire.CommitResponse:
 		if _, again := t.op.opt("again"); again || msg.Code != "" {
@@ -217,7 +280,7 @@ func (v *watcher) dropPlaces(sender, req, key string) {
 	}
 }
 
-func (v *watcher) granted(t *tag, msg *wire.AllocResponse) error {
+func (v *watcher) granted(t *tag, msg *wire.AllocResponse, fx *Effects) error {
 	q := t.op.allocRequest()
 	sent := map[int]bool{}
 	for _, i := range msg.AlreadySentIndexes {
@@ -244,10 +307,26 @@ func (v *watcher) granted(t *tag, msg *wire.AllocResponse) error {
 			return fmt.Errorf("slot %d goes to %s %s %s while %s may still write %s %s there", slot, wr.sender, wr.req, key, had.sender, had.req, had.key)
 		}
 		if r := v.alive[t.op.who+" "+t.op.req]; r == nil || !slices.Contains(r.kinds, Ready) {
+			if err := v.told(wr, at.slot, fx); err != nil {
+				return err
+			}
+			if had, told := v.places[at]; !told || had.sender != wr.sender || had.req != wr.req {
+				v.news = append(v.news, at)
+			}
 			v.places[at] = wr // when ready all counts as written
 		}
 	}
 	return nil
+}
+
+// told: whoever is told of a slot under a grant may write it, or could until
+// later in the same Step.
+func (v *watcher) told(wr writing, slot int, fx *Effects) error {
+	n := len(wr.writers)
+	if n == 0 || v.doors[slot] == wr.writers[n-1] || slices.Contains(fx.Doors, Door{slot, wr.writers[n-1]}) {
+		return nil
+	}
+	return fmt.Errorf("slot %d is told to %s, whose grant is %d, and is open to %d", slot, wr.sender, wr.writers[n-1], v.doors[slot])
 }
 
 // record: a request ends once, and once it has ended it is neither admitted nor

@@ -3,6 +3,7 @@ package reservation
 import (
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -42,6 +43,9 @@ const (
 //	advance 15s                        time passes, Tick by Tick
 //	jump 15s                           the receiver stands still, then Ticks
 //	drain                              everybody does their part: nothing may be left
+//
+// Behind any that is one event: noaccess, the engine cannot open a slot that
+// this would open; noaccess=2: all but two of them.
 type op struct {
 	verb     string
 	who, req string
@@ -59,7 +63,7 @@ func parseOp(line string) (op, error) {
 		switch {
 		case strings.HasPrefix(word, "keys="):
 			o.keys = splitKeys(strings.TrimPrefix(word, "keys="))
-		case strings.Contains(word, "=") || slices.Contains([]string{"last", "keep", "anew", "again"}, word):
+		case strings.Contains(word, "=") || slices.Contains([]string{"last", "keep", "anew", "again", "noaccess"}, word):
 			o.opts = append(o.opts, word)
 		case o.who == "":
 			o.who = word
@@ -148,6 +152,7 @@ type world struct {
 	regions  int
 	watch    watcher
 	trace    *strings.Builder // nil: not wanted
+	doors    bool             // the trace has the Doors too
 	quick    bool             // check only what the model needs to go on
 	failed   error
 	requests int // first batches sent
@@ -179,7 +184,27 @@ func (w *world) do(o op) (err error) {
 			w.failed = err
 		}
 	}()
-	return w.run(o)
+	if err := w.run(o); err != nil {
+		return err
+	}
+	could, fails := o.opt("noaccess")
+	if !fails {
+		return nil
+	}
+	n, _ := strconv.Atoi(could)
+	return w.accessFailed(n)
+}
+
+// accessFailed: of the slots that the last Step opened the engine could open
+// but so many.
+func (w *world) accessFailed(could int) error {
+	slots := slices.Sorted(maps.Keys(w.watch.opened))
+	if could >= len(slots) {
+		return nil
+	}
+	slots = slots[could:]
+	w.watch.accessFailed(slots)
+	return w.step(AccessFailed{Slots: slots, Reason: "no more memory can be registered"})
 }
 
 func (w *world) run(o op) error {
@@ -428,6 +453,9 @@ func (w *world) step(ev Event) error {
 	if err := w.md.compare(fx, &w.snap, w.slotOf); err != nil {
 		return fmt.Errorf("model: %w", err)
 	}
+	if want := w.md.doors(); !maps.Equal(w.watch.doors, want) {
+		return fmt.Errorf("slots are open to %v, expected %v", w.watch.doors, want)
+	}
 	in, ok := w.m.NextDue()
 	_, ticked := ev.(Tick)
 	return w.md.compareDue(in, ok, ticked)
@@ -435,9 +463,12 @@ func (w *world) step(ev Event) error {
 
 // follow learns from the effects what model and senders must know.
 func (w *world) follow(fx *Effects) error {
+	if err := w.watch.follow(fx); err != nil {
+		return err
+	}
 	for _, a := range fx.Answers {
 		w.watch.open[a.Tag] = false
-		if err := w.watch.answer(a.Tag.(*tag), a.Msg); err != nil {
+		if err := w.watch.answer(a.Tag.(*tag), a.Msg, fx); err != nil {
 			return err
 		}
 	}
@@ -460,6 +491,9 @@ func (w *world) slotOf(id, key string) int {
 // --- the trace ---
 
 func (w *world) print(fx *Effects) {
+	if w.doors {
+		w.printDoors(fx.Doors)
+	}
 	for _, a := range fx.Answers {
 		fmt.Fprintf(w.trace, "  %s: %s\n", a.Tag.(*tag).what, describe(a.Msg))
 	}
@@ -471,6 +505,26 @@ func (w *world) print(fx *Effects) {
 	}
 	for _, e := range fx.Ended {
 		fmt.Fprintf(w.trace, "  writer %d ended\n", e)
+	}
+}
+
+// printDoors puts those in a row that say the same.
+func (w *world) printDoors(doors []Door) {
+	for len(doors) > 0 {
+		n := 1
+		for n < len(doors) && doors[n].Writer == doors[0].Writer {
+			n++
+		}
+		what := "shut"
+		if by := doors[0].Writer; by != 0 {
+			what = fmt.Sprintf("open to writer %d", by)
+		}
+		slots := make([]int, n)
+		for i := range slots {
+			slots[i] = doors[i].Slot
+		}
+		fmt.Fprintf(w.trace, "  door %s: %s\n", join(slots), what)
+		doors = doors[n:]
 	}
 }
 
