@@ -243,6 +243,8 @@ func (c *core) worked(now time.Duration, j *job) {
 	switch {
 	case req.stage == ended:
 		c.unfence(req, j)
+	case j.gone():
+		c.do.gone(j.session, j.err) // the request ends with its session, which says why
 	case j.err != nil:
 		c.stop(req, verdict{status: Failed, code: j.code(), reason: j.err.Error()})
 	default:

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pd-tools/pd-tools/internal/manifest"
+	"github.com/pd-tools/pd-tools/rdma"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -34,6 +35,7 @@ func (r *recorder) send(_ *session, id uint64, msg wire.Message) {
 	r.sent = append(r.sent, sentMessage{id, msg})
 }
 func (r *recorder) abandon(*session)           { r.say("abandon") }
+func (r *recorder) gone(*session, error)       { r.say("gone") }
 func (r *recorder) write(j *job)               { r.jobs = append(r.jobs, j) }
 func (r *recorder) finish(*session)            { r.say("finish") }
 func (r *recorder) notify(reqID string)        { r.say("notify %s", reqID) }
@@ -149,6 +151,42 @@ func TestReadyRequestAndItsSendersLease(t *testing.T) {
 		c.noticed(0, noticed{"A", outcome})
 		if got, want := do.status("A"), map[bool]Status{true: Ready, false: Failed}[alive]; got != want {
 			t.Errorf("alive %v: A is %s, want %s", alive, got, want)
+		}
+	}
+}
+
+// The end of the data connection reaches a write before the session: its request
+// waits for the reason, gives its staging back, and can be cancelled meanwhile.
+func TestRequestWhoseWriteFoundTheReceiverGone(t *testing.T) {
+	for name, tt := range map[string]struct {
+		end    func(c *core)
+		status Status
+	}{
+		"lost":        {func(*core) {}, Failed},
+		"cancelled":   {func(c *core) { c.line(0, manifest.Line{Cancel: "A"}) }, Cancelled},
+		"interrupted": {func(c *core) { c.interrupt(0, "stopped"); c.cancelAll(0, "stopped") }, Cancelled},
+	} {
+		c, do, s := newTestCore(func(*coreConfig) {})
+		c.line(0, batchLine("A", 2, 0, 2))
+		grant(c, do, s)
+		for _, j := range do.jobs {
+			j.state.Store(jobWriting)
+			j.err = &writeError{fmt.Errorf("write: %w", rdma.ErrGone)}
+			c.worked(0, j)
+		}
+		if len(do.results) != 0 || !do.has("gone") || c.staging.used != 0 {
+			t.Fatalf("%s: ended %v, %d slots, %q", name, do.results, c.staging.used, do.did)
+		}
+		tt.end(c)
+		if ended := len(do.results) == 1; ended != (tt.status == Cancelled) {
+			t.Fatalf("%s: ended %v", name, do.results)
+		}
+		c.lost(0, lost{session: s, err: errors.New("power cut"), code: codeUnreachable})
+		if r := do.results["A"]; r == nil || r.Status != tt.status || r.Status == Failed && r.Error != "power cut" || c.owed != 0 {
+			t.Errorf("%s: %+v, %d owed", name, r, c.owed)
+		}
+		if !do.has("finish") {
+			t.Errorf("%s: %q", name, do.did)
 		}
 	}
 }

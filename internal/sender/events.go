@@ -57,6 +57,8 @@ type effects interface {
 	send(s *session, id uint64, msg wire.Message)
 	// abandon ends a session that is no good any more; lost is not told.
 	abandon(s *session)
+	// gone says that a write found the data connection ended: lost comes of it.
+	gone(s *session, err error)
 	// write has a chunk copied, summed and written; the job comes back.
 	write(j *job)
 	// finish gives up a session's memory; no job of it is under way.

@@ -233,7 +233,9 @@ type fakeRemote struct {
 	news    *sync.Cond
 	writes  []rdma.Op
 	regions []int
-	hold    bool // writes wait, until their context ends
+	hold    bool  // writes wait, until their context or the remote ends
+	fail    error // of every write
+	cause   error // once done is closed
 	closed  bool
 }
 
@@ -257,10 +259,32 @@ func (r *fakeRemote) Write(ctx context.Context, ops []rdma.Op) error {
 		r.writes = append(r.writes, op)
 	}
 	r.news.Broadcast()
-	for r.hold && ctx.Err() == nil {
+	for r.hold && ctx.Err() == nil && r.cause == nil {
 		r.news.Wait()
 	}
-	return context.Cause(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case r.cause != nil:
+		return fmt.Errorf("write to slot %d: %w", ops[0].Slot, r.cause)
+	}
+	return r.fail
+}
+
+// failWrites makes every write end with err.
+func (r *fakeRemote) failWrites(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fail = err
+}
+
+// end ends the data connection.
+func (r *fakeRemote) end(cause error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cause = cause
+	close(r.done)
+	r.news.Broadcast()
 }
 
 func (r *fakeRemote) Update(regions []rdma.Region) error {
@@ -274,7 +298,11 @@ func (r *fakeRemote) Update(regions []rdma.Region) error {
 
 func (r *fakeRemote) Done() <-chan struct{} { return r.done }
 
-func (r *fakeRemote) Cause() error { return nil }
+func (r *fakeRemote) Cause() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cause
+}
 
 func (r *fakeRemote) Close() error {
 	r.mu.Lock()

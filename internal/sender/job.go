@@ -55,11 +55,20 @@ func (j *job) code() wire.Code {
 	return codeSource
 }
 
+// gone says whether the write failed because its session is about to be lost.
+func (j *job) gone() bool { return errors.Is(j.err, rdma.ErrGone) }
+
 // run does the work in a slot of the staging buffer; ops is room for one write.
 func (j *job) run(ctx context.Context, memory *buffer, ops []rdma.Op) {
 	if j.recalled() {
 		j.err = errAborted
 		return
+	}
+	select {
+	case <-j.session.remote.Done():
+		j.err = &writeError{rdma.ErrGone}
+		return
+	default:
 	}
 	slot := memory.take()
 	defer memory.give(slot)
@@ -80,6 +89,8 @@ func (j *job) run(ctx context.Context, memory *buffer, ops []rdma.Op) {
 
 // writeError tells a failed write from a failed source.
 type writeError struct{ error }
+
+func (e *writeError) Unwrap() error { return e.error }
 
 // work runs the jobs of a session until its channel is closed.
 func work(ctx context.Context, memory *buffer, jobs <-chan *job, done func(*job)) {

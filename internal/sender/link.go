@@ -1,6 +1,7 @@
 package sender
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -97,7 +98,8 @@ type opening struct {
 	beat        time.Duration // when the last Heartbeat was sent
 	beatEvery   time.Duration
 	silentSince time.Duration // when the first of own messages was sent that nothing followed; 0: none
-	goneAt      time.Duration // when the receiver was seen to be gone; 0: it is not
+	goneAt      time.Duration // when the data connection was seen to have ended; 0: it has not
+	writeErr    error         // of a write that saw it
 
 	session *session // nil before up
 	epoch   uint64
@@ -131,8 +133,12 @@ const (
 type (
 	orderAttach  struct{}
 	orderAbandon struct{ session *session }
-	orderClose   struct{}
-	orderSend    struct {
+	orderGone    struct {
+		session *session
+		err     error
+	}
+	orderClose struct{}
+	orderSend  struct {
 		session *session
 		id      uint64
 		msg     wire.Message
@@ -217,6 +223,10 @@ func (l *link) handle(ev any) {
 		if o := l.opening; o != nil && o.session == ev.session {
 			l.drop()
 		}
+	case orderGone:
+		if o := l.opening; o != nil && o.session == ev.session {
+			l.gone(ev.err)
+		}
 	case orderClose:
 		l.closed = true
 	case mapped:
@@ -224,8 +234,8 @@ func (l *link) handle(ev any) {
 	case updated:
 		l.updated(ev)
 	case targetGone:
-		if l.opening == ev.opening && ev.opening.goneAt == 0 {
-			ev.opening.goneAt = l.cfg.clock.now()
+		if l.opening == ev.opening {
+			l.gone(nil)
 		}
 	}
 }
@@ -354,16 +364,51 @@ func (l *link) receive(frames [][]byte) error {
 	return nil
 }
 
+// gone takes note that the data connection has ended, seen by a write if err is
+// not nil. A receiver that has taken its memory back lives, and has ended us;
+// of any other only what it said last may tell more.
+func (l *link) gone(err error) {
+	o := l.opening
+	if err != nil {
+		o.writeErr = err
+	}
+	switch {
+	case errors.Is(o.cause(), rdma.ErrEnded):
+		l.lose(l.ended())
+	case o.goneAt == 0:
+		o.goneAt = l.cfg.clock.now()
+	}
+}
+
+// cause is why the data connection has ended, nil when it has not.
+func (o *opening) cause() error {
+	if o.session != nil {
+		if err := o.session.remote.Cause(); err != nil {
+			return err
+		}
+	}
+	return o.writeErr
+}
+
 // estranged words why the receiver does not know us any more. It names its
 // epoch only to those it knows; but the data connection dies with the receiver
-// and not with the lease.
+// and not with the lease, unless the receiver ended it and said so.
 func (l *link) estranged(epoch uint64) lost {
 	o := l.opening
-	if epoch != 0 && epoch != o.epoch || o.goneAt != 0 {
+	cause := o.cause()
+	switch {
+	case epoch != 0 && epoch != o.epoch:
 		return lost{code: wire.CodeStaleEpoch, err: fmt.Errorf("%s was restarted: what it had is gone", l.cfg.endpoint)}
+	case cause != nil && !errors.Is(cause, rdma.ErrEnded):
+		return lost{code: wire.CodeStaleEpoch, err: fmt.Errorf("%s was restarted or cut off, what it had is gone: %w", l.cfg.endpoint, cause)}
 	}
+	return l.ended()
+}
+
+// ended is the loss of a session that a living receiver has ended.
+func (l *link) ended() lost {
 	return lost{code: wire.CodeStaleEpoch, alive: true, err: fmt.Errorf(
-		"%s ended this sender: it was not heard for the lease of %v", l.cfg.endpoint, o.lease)}
+		"%s ended this sender: it was not heard for the lease of %v", l.cfg.endpoint, l.opening.lease)}
 }
 
 // deliver hands an answer to the core, once all regions it names are known.
@@ -556,7 +601,7 @@ func (l *link) tick() {
 	now := l.cfg.clock.now()
 	switch {
 	case o.goneAt != 0 && now-o.goneAt >= lastWords:
-		l.lose(lost{code: codeUnreachable, err: fmt.Errorf("%s is gone: its data connection has ended", l.cfg.endpoint)})
+		l.lose(lost{code: codeUnreachable, err: fmt.Errorf("%s: %w", l.cfg.endpoint, cmp.Or(o.cause(), rdma.ErrGone))})
 	case l.cfg.timeout > 0 && o.silentSince != 0 && now-o.silentSince >= l.cfg.timeout:
 		l.lose(lost{code: codeUnreachable, err: fmt.Errorf(
 			"%s has not answered for %v: it is stopped or unreachable", l.cfg.endpoint, l.cfg.timeout)})

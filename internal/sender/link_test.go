@@ -330,9 +330,84 @@ func TestReceiverThatIsGoneFailsItsRequestsAtOnce(t *testing.T) {
 	cfg.Stdin = oneRequest()
 	s := send(t, cfg)
 	f.wait("AllocRequest", 1, is[*wire.AllocRequest])
-	close(f.remote.done)
-	wantResult(t, s.result("A"), Failed, codeUnreachable, f.endpoint, "gone")
+	f.remote.end(fmt.Errorf("%w: reset", rdma.ErrGone))
+	wantResult(t, s.result("A"), Failed, codeUnreachable, f.endpoint+": the data connection has ended: reset")
 	s.wait()
+}
+
+// A write that fails because the data connection has ended says so too, but not
+// why: the request fails by what ended it.
+func TestDataConnectionThatEndsInMidWrite(t *testing.T) {
+	for name, tt := range map[string]struct {
+		end   func(*fakeRemote)
+		code  wire.Code
+		words string
+	}{
+		"receiver killed":     {func(r *fakeRemote) { r.end(fmt.Errorf("%w: reset", rdma.ErrGone)) }, codeUnreachable, ": the data connection has ended: reset"},
+		"ended by receiver":   {func(r *fakeRemote) { r.end(errors.Join(rdma.ErrGone, rdma.ErrEnded)) }, wire.CodeStaleEpoch, " ended this sender: it was not heard for the lease of 1m0s"},
+		"seen by writes only": {func(r *fakeRemote) { r.failWrites(rdma.ErrGone); r.setHold(false) }, codeUnreachable, ": the data connection has ended"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := startFake(t)
+			f.remote.setHold(true)
+			cfg := f.config()
+			cfg.Stdin = oneRequest()
+			s := send(t, cfg)
+			f.remote.waitWrites(t, 2)
+			tt.end(f.remote)
+			wantResult(t, s.result("A"), Failed, tt.code)
+			if got := s.result("A").Error; got != f.endpoint+tt.words {
+				t.Errorf("error is %q", got)
+			}
+			s.wait()
+		})
+	}
+}
+
+// A receiver that is back at once with another memory does not know us; one
+// that said that it ended us was not restarted.
+func TestStaleEpochAfterTheDataConnection(t *testing.T) {
+	for name, tt := range map[string]struct {
+		cause error
+		word  string
+	}{
+		"restarted": {rdma.ErrGone, "was restarted"},
+		"ended":     {errors.Join(rdma.ErrGone, rdma.ErrEnded), "lease"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := startFake(t)
+			f.instead(func(m fakeMessage) (wire.Message, bool) { return nil, is[*wire.AllocRequest](m.msg) })
+			cfg := f.config()
+			cfg.Stdin = oneRequest()
+			s := send(t, cfg)
+			m := f.wait("AllocRequest", 1, is[*wire.AllocRequest])
+			f.remote.end(tt.cause)
+			f.reply(m, &wire.AllocResponse{RemoteIndexes: []int64{-1, -1}, Error: "who?", Code: wire.CodeStaleEpoch})
+			wantResult(t, s.result("A"), Failed, wire.CodeStaleEpoch, f.endpoint, tt.word)
+			s.wait()
+		})
+	}
+}
+
+// Any other write error is its request's own.
+func TestWriteThatFails(t *testing.T) {
+	f := startFake(t)
+	f.remote.failWrites(errors.New("slot is locked"))
+	cfg := f.config()
+	in := newPipe(t)
+	cfg.Stdin = in.r
+	s := send(t, cfg)
+	in.write(manifestLine("A", 2, 0, 1, 100))
+	wantResult(t, s.result("A"), Failed, wire.CodeInternal, "slot is locked")
+	f.wait("CancelNotif", 1, is[*wire.CancelNotif])
+	f.remote.failWrites(nil)
+	in.write(manifestLine("B", 2, 0, 1, 100))
+	wantResult(t, s.result("B"), Ready, "")
+	in.close()
+	s.wait()
+	if n := f.count(is[*wire.AttachRequest]); n != 1 {
+		t.Errorf("attached %d times", n)
+	}
 }
 
 // What a receiver says before it goes is heard.
@@ -344,7 +419,7 @@ func TestLastWordsAreHeard(t *testing.T) {
 	s := send(t, cfg)
 	m := f.wait("AllocRequest", 1, is[*wire.AllocRequest])
 	f.reply(m, &wire.AllocResponse{RemoteIndexes: []int64{-1, -1}, Error: "receiver is stopping", Code: wire.CodeShuttingDown})
-	close(f.remote.done)
+	f.remote.end(rdma.ErrGone)
 	wantResult(t, s.result("A"), Failed, wire.CodeShuttingDown, "stopping")
 	s.wait()
 }

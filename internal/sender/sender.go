@@ -400,6 +400,8 @@ func (r *run) send(s *session, id uint64, msg wire.Message) {
 
 func (r *run) abandon(s *session) { r.links[s.receiver].in.put(orderAbandon{s}) }
 
+func (r *run) gone(s *session, err error) { r.links[s.receiver].in.put(orderGone{s, err}) }
+
 func (r *run) write(j *job) { j.session.work <- j }
 
 func (r *run) finish(s *session) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pd-tools/pd-tools/internal/manifest"
 	"github.com/pd-tools/pd-tools/internal/reservation"
+	"github.com/pd-tools/pd-tools/rdma"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -51,6 +52,7 @@ type simReceiver struct {
 	writer  uint64
 	asking  bool
 	session *session
+	broken  bool // the session's data connection; that it is lost comes soon
 	sender  string
 	to      []simMessage // to the receiver
 	from    []simMessage // to the sender
@@ -178,7 +180,14 @@ func (s *sim) send(se *session, id uint64, msg wire.Message) {
 
 func (s *sim) abandon(se *session) {
 	s.log("abandon %d", se.receiver)
-	s.gone(s.receivers[se.receiver])
+	s.endSession(s.receivers[se.receiver])
+}
+
+func (s *sim) gone(se *session, err error) {
+	s.log("gone %d: %v", se.receiver, err)
+	if r := s.receivers[se.receiver]; r.session == se && !r.broken {
+		s.fatalf("receiver %d is said to be gone", r.index)
+	}
 }
 
 func (s *sim) write(j *job) {
@@ -273,9 +282,9 @@ func (s *sim) step(r *simReceiver, ev reservation.Event) {
 	}
 }
 
-// gone ends the receiver's session at its side.
-func (s *sim) gone(r *simReceiver) {
-	r.session, r.to, r.from = nil, nil, nil
+// endSession ends the receiver's session at its side.
+func (s *sim) endSession(r *simReceiver) {
+	r.session, r.to, r.from, r.broken = nil, nil, nil, false
 	s.step(r, reservation.Gone{Writer: r.writer})
 }
 
@@ -331,7 +340,13 @@ func (s *sim) toil() {
 	switch {
 	case s.begun[j]:
 		delete(s.begun, j)
-		if s.rnd.IntN(60) == 0 {
+		r := s.receivers[j.session.receiver]
+		broken := r.session == j.session && r.broken
+		switch {
+		case broken || s.rnd.IntN(200) == 0:
+			j.err = &writeError{rdma.ErrGone}
+			r.broken = r.session == j.session
+		case s.rnd.IntN(60) == 0:
 			j.err = &writeError{errors.New("write failed")}
 		}
 	case s.rnd.IntN(60) == 0:
@@ -367,7 +382,7 @@ func (s *sim) notice() {
 func (s *sim) lose(r *simReceiver) {
 	se := r.session
 	alive := s.rnd.IntN(2) == 0
-	s.gone(r)
+	s.endSession(r)
 	if !alive {
 		s.restart(r)
 	}
@@ -439,6 +454,9 @@ func (s *sim) release(r *simReceiver) {
 }
 
 func (s *sim) seldom(r *simReceiver) {
+	if r.broken && s.rnd.IntN(5) == 0 {
+		s.lose(r)
+	}
 	switch s.rnd.IntN(60) {
 	case 0:
 		if r.session != nil {
