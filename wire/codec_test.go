@@ -21,10 +21,11 @@ func everyMessage() []Message {
 		&AllocResponse{
 			RemoteIndexes: []int64{3, -1, 1 << 40}, AlreadySentIndexes: []int64{1}, Error: "needs 12 chunks, buffer holds 10",
 			Code: CodeTooLarge, Epoch: 1<<64 - 1, Regions: []int64{0, 2, 0},
+			Access: [][]byte{{1, 0xff}, nil, bytes.Repeat([]byte{7}, MaxAccess)},
 		},
 		&ProxyNotif{ReqID: "req-a"},
 		&CancelNotif{ReqID: "req-a", Keys: []string{"k0", "k1"}},
-		&AttachRequest{Name: "prefill-0", Version: ProtocolVersion, SlotSize: 1 << 20, Engines: []string{"shm", "ofi"}},
+		&AttachRequest{Name: "prefill-0", Version: ProtocolVersion, SlotSize: 1 << 20, Engines: []string{"shm", "ofi"}, ByteOrder: BigEndian},
 		&AttachResponse{
 			Error: "no", Code: CodeInternal, Version: ProtocolVersion, Engine: "shm", Token: []byte("secret"), Regions: regions,
 			SlotSize: 1 << 20, SlotCount: 1024, LeaseMS: 15000, ReceiverID: "r-1", Epoch: 7, MaxMessage: MaxMessage, MaxKeys: MaxKeys,
@@ -56,7 +57,7 @@ func fullSnapshot() *Snapshot {
 		Slots:     SnapshotSlots{Total: 100, Promised: 10, Held: 40, Written: 30, Ready: 20, Quarantined: 1, Free: 49, Bytes: 1 << 20},
 		Requests:  []SnapshotRequest{{ReqID: "a", Sender: "s", State: "admitted", TotalChunks: 8, Allocated: 4, Written: 3, Shared: 1, Bytes: 4 << 20, AgeMS: 20, IdleMS: 3}},
 		Queue:     []SnapshotWaiter{{Pos: 1, ReqID: "b", Sender: "s", Need: 60, Lacks: 11, WaitedMS: 250}},
-		Senders:   []SnapshotSender{{Sender: "s", Requests: 2, Queued: 1, Attached: true, LeaseLeftMS: 14000}},
+		Senders:   []SnapshotSender{{Sender: "s", Requests: 2, Queued: 1, Attached: true, Engine: "ofi", LeaseLeftMS: 14000}},
 		Totals:    SnapshotTotals{Requests: 1, Queue: 1, Senders: 1},
 		Counters:  Counters{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13},
 		AdmitWait: SnapshotWait{P50: 0.5, P99: 212, Max: 1e9},
@@ -109,10 +110,10 @@ func TestZero(t *testing.T) {
 func TestNames(t *testing.T) {
 	want := map[string]string{
 		NameAllocRequest:    "type keys fmt shape dtype last_chunk_toks req_id is_last_batch total_chunks epoch",
-		NameAllocResponse:   "type remote_indexes already_sent_indexes error code epoch regions",
+		NameAllocResponse:   "type remote_indexes already_sent_indexes error code epoch regions access",
 		NameProxyNotif:      "type req_id",
 		NameCancelNotif:     "type req_id keys",
-		NameAttachRequest:   "type name version slot_size engines",
+		NameAttachRequest:   "type name version slot_size engines byte_order",
 		NameAttachResponse:  "type error code version engine token regions slot_size slot_count lease_ms receiver_id epoch max_message max_keys",
 		NameCommitRequest:   "type req_id slots lengths crcs epoch",
 		NameCommitResponse:  "type error code ready",
@@ -161,8 +162,15 @@ func TestLeftOut(t *testing.T) {
 	if string(plain) != string(zeros) {
 		t.Errorf("regions that are all 0 are written: %x", zeros)
 	}
-	if strings.Contains(string(plain), "regions") {
-		t.Errorf("empty regions are written: %x", plain)
+	empty := Append(nil, &AllocResponse{RemoteIndexes: []int64{1, 2}, Access: [][]byte{nil, {}}})
+	if string(plain) != string(empty) {
+		t.Errorf("accesses that are all empty are written: %x", empty)
+	}
+	if strings.Contains(string(plain), "regions") || strings.Contains(string(plain), "access") {
+		t.Errorf("what is empty is written: %x", plain)
+	}
+	if attach := Append(nil, &AttachRequest{}); strings.Contains(string(attach), "byte_order") {
+		t.Errorf("a byte order that is not said is written: %x", attach)
 	}
 }
 
@@ -190,6 +198,11 @@ func str(s string) string {
 
 func strs(ss ...string) string {
 	return encoded(func(e *msgpack.Encoder) error { return e.Encode(ss) })
+}
+
+// bin is n bytes.
+func bin(n int) string {
+	return encoded(func(e *msgpack.Encoder) error { return e.EncodeBytes(make([]byte, n)) })
 }
 
 // many is an array of n times elem.
@@ -247,6 +260,11 @@ func TestDecodeErrors(t *testing.T) {
 		{"most indexes", response("remote_indexes", many(MaxKeys, "\xff")), ""},
 		{"too many indexes", response("remote_indexes", many(MaxKeys+1, "\xff")), "remote_indexes: 8193 elements, the limit is 8192"},
 		{"index beyond int64", response("remote_indexes", "\x92\x01\xcf\x80\x00\x00\x00\x00\x00\x00\x00"), "remote_indexes[1]: 9223372036854775808 is over 2^63-1"},
+		{"most accesses", response("remote_indexes", "\x90", "access", many(MaxKeys, bin(MaxAccess))), ""},
+		{"too many accesses", response("remote_indexes", "\x90", "access", many(MaxKeys+1, "\xc4\x00")), "access: 8193 elements, the limit is 8192"},
+		{"access too long", response("remote_indexes", "\x90", "access", "\x92\xc4\x00"+bin(MaxAccess+1)), "access[1]: 65 bytes, the limit is 64"},
+		{"access as str", response("remote_indexes", "\x90", "access", "\x91\xa1x"), "access[0]: expected bin, got str"},
+		{"nil access", response("remote_indexes", "\x90", "access", "\xc0"), "access: expected array, got nil"},
 		{"error as bin", response("remote_indexes", "\x90", "error", "\xc4\x01x"), "error: expected str, got bin"},
 		{"code not UTF-8", response("remote_indexes", "\x90", "code", "\xa1\xff"), "code: not valid UTF-8"},
 		{"key of a cancel too long", frame("type", str(NameCancelNotif), "req_id", "\xa1r", "keys", "\x91"+long(MaxKey+1)), "keys[0]: 4097 bytes, the limit is 4096"},
@@ -254,6 +272,9 @@ func TestDecodeErrors(t *testing.T) {
 		{"name too long", attach("name", long(MaxName+1)), "name: 257 bytes, the limit is 256"},
 		{"most engines", attach("engines", many(MaxEngines, str("shm"))), ""},
 		{"too many engines", attach("engines", many(MaxEngines+1, str("shm"))), "engines: 17 names, the limit is 16"},
+		{"a byte order nobody has", attach("byte_order", str("middle")), ""},
+		{"byte order too long", attach("byte_order", long(MaxName+1)), "byte_order: 257 bytes, the limit is 256"},
+		{"byte order as bin", attach("byte_order", "\xc4\x01x"), "byte_order: expected str, got bin"},
 		{"no version", frame("type", str(NameAttachRequest), "engines", "\x90"), "version: missing"},
 		{"commit", commit("\x92\x01\x02", "\x92\x01\x02", "\x92\x01\x02"), ""},
 		{"lengths short", commit("\x92\x01\x02", "\x91\x01", "\x92\x01\x02"), "lengths: 1 elements for 2 slots"},

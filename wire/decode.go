@@ -233,6 +233,11 @@ func (d *decoder) value(f *field) (err *DecodeError) {
 		if isEmpty(to) {
 			*to = nil
 		}
+	case *accessList:
+		*to, err = list(d, f.max, (*decoder).access)
+		if isEmpty(to) {
+			*to = nil
+		}
 	case *[]uint32:
 		*to, err = list(d, f.max, (*decoder).uint32)
 	case *[]Region:
@@ -273,6 +278,14 @@ func (d *decoder) bin() ([]byte, *DecodeError) {
 		return nil, err
 	}
 	return slices.Clone(d.bytes(n)), nil
+}
+
+func (d *decoder) access() ([]byte, *DecodeError) {
+	b, err := d.bin()
+	if len(b) > MaxAccess {
+		return nil, fault("%d bytes, the limit is %d", len(b), MaxAccess)
+	}
+	return b, err
 }
 
 func (d *decoder) int64() (int64, *DecodeError) {

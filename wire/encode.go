@@ -93,6 +93,13 @@ func isEmpty(v any) bool {
 			}
 		}
 		return true
+	case *accessList:
+		for _, access := range *v {
+			if len(access) > 0 {
+				return false
+			}
+		}
+		return true
 	}
 	panic(fmt.Sprintf("wire: no rule says when %T is empty", v))
 }
@@ -114,8 +121,9 @@ func (e *encoder) value(f *field) {
 	case *uint32:
 		e.EncodeUint(uint64(*v))
 	case *[]byte:
-		e.EncodeBytesLen(len(*v)) // EncodeBytes has nil for a nil one
-		e.out.Write(*v)
+		e.bin(*v)
+	case *accessList:
+		writeList(e, *v, (*encoder).bin)
 	case *keyList:
 		writeList(e, *v, (*encoder).EncodeString)
 	case *nameList:
@@ -144,6 +152,13 @@ func (e *encoder) value(f *field) {
 	default:
 		panic(fmt.Sprintf("wire: field %s has type %T", f.name, f.to))
 	}
+}
+
+// bin writes a nil one as an empty one; EncodeBytes has nil for it.
+func (e *encoder) bin(b []byte) error {
+	e.EncodeBytesLen(len(b))
+	e.out.Write(b)
+	return nil
 }
 
 func (e *encoder) int(n Int) error {

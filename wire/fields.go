@@ -28,6 +28,7 @@ type (
 	keyList    []string // each at most MaxKey bytes
 	nameList   []string // each at most MaxName bytes
 	regionList []int64  // empty when all are 0
+	accessList [][]byte // each at most MaxAccess bytes; empty when all are
 )
 
 // room is memory for the fields of a message, and of a struct within it.
@@ -130,6 +131,7 @@ func (m *AllocResponse) fields(fs []field) []field {
 		field{"code", omitEmpty, 0, &m.Code},
 		field{"epoch", omitEmpty, 0, &m.Epoch},
 		field{"regions", omitEmpty, MaxKeys, (*regionList)(&m.Regions)},
+		field{"access", omitEmpty, MaxKeys, (*accessList)(&m.Access)},
 	)
 }
 
@@ -150,6 +152,7 @@ func (m *AttachRequest) fields(fs []field) []field {
 		field{"version", required, 0, &m.Version},
 		field{"slot_size", optional, 0, &m.SlotSize},
 		field{"engines", required, MaxEngines, (*nameList)(&m.Engines)},
+		field{"byte_order", omitEmpty, MaxName, &m.ByteOrder},
 	)
 }
 

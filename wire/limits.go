@@ -10,6 +10,7 @@ const (
 	MaxShape    = 64       // dimensions of a shape
 	MaxName     = 256      // bytes of a sender's name, an engine's name or a dtype
 	MaxEngines  = 16       // engines an AttachRequest offers
+	MaxAccess   = 64       // bytes of what an engine needs to write one slot
 )
 
 // maxDepth is how deep arrays and maps may lie in one another. It is where

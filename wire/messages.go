@@ -46,6 +46,10 @@ type AllocResponse struct {
 	Code               Code    // empty on success; for programs
 	Epoch              uint64  // only to a peer that attached
 	Regions            []int64 // one a remote index; left out when all are region 0
+
+	// Access is what the sender's engine needs to write each slot, one a remote
+	// index, the engine's own; left out when there is none, as under shm.
+	Access [][]byte
 }
 
 // ProxyNotif tells the proxy that every chunk of a request has landed.
@@ -59,11 +63,19 @@ type CancelNotif struct {
 
 // AttachRequest introduces a sender. It is idempotent.
 type AttachRequest struct {
-	Name     string   // for people
-	Version  int64    // ProtocolVersion
-	SlotSize int64    // bytes of a staging slot the sender has already cut; 0: any will do
-	Engines  []string // names of write engines, best first
+	Name      string   // for people
+	Version   int64    // ProtocolVersion
+	SlotSize  int64    // bytes of a staging slot the sender has already cut; 0: any will do
+	Engines   []string // names of write engines, best first
+	ByteOrder string   // of the sender's host: LittleEndian or BigEndian; empty: not said
 }
+
+// What AttachRequest.ByteOrder says. Chunks are copied byte by byte: whoever
+// reads them must have the order of whoever made them.
+const (
+	LittleEndian = "little"
+	BigEndian    = "big"
+)
 
 // AttachResponse says how to write into the receiver's buffer.
 type AttachResponse struct {

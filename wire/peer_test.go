@@ -7,6 +7,7 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -211,7 +212,7 @@ func normal(v reflect.Value) reflect.Value {
 			c.Field(i).Set(normal(v.Field(i)))
 		}
 	case v.Kind() == reflect.Slice && v.Len() == 0:
-	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Struct:
+	case v.Kind() == reflect.Slice && slices.Contains([]reflect.Kind{reflect.Struct, reflect.Slice}, v.Type().Elem().Kind()):
 		c.Set(reflect.MakeSlice(v.Type(), v.Len(), v.Len()))
 		for i := range v.Len() {
 			c.Index(i).Set(normal(v.Index(i)))

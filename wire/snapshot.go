@@ -69,6 +69,7 @@ type SnapshotSender struct {
 	Requests    int    `json:"requests"` // live, waiting ones included
 	Queued      int    `json:"queued"`   // of those, waiting
 	Attached    bool   `json:"attached"`
+	Engine      string `json:"engine"`        // by which it writes; empty unless attached
 	LeaseLeftMS int64  `json:"lease_left_ms"` // 0 where there is no sender lease
 }
 

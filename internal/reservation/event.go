@@ -23,6 +23,7 @@ type Event interface{ event() }
 type Attach struct {
 	Sender string // ROUTER identity
 	Name   string // for people
+	Engine string // by which it writes, for people
 	Writer uint64 // the grant under which it writes from now on; never used for another sender
 }
 

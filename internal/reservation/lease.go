@@ -19,7 +19,7 @@ func (m *Machine) attach(ev Attach) {
 			m.rearm(r)
 		}
 	}
-	s.name = ev.Name
+	s.name, s.engine = ev.Name, ev.Engine
 	if m.writers[ev.Writer] != s {
 		m.fx.Ended = append(m.fx.Ended, s.grants...) // superseded
 		s.grants = append(s.grants, ev.Writer)
@@ -98,7 +98,7 @@ func (m *Machine) endSender(s *sender, reason string, fence bool) {
 		}
 	}
 	if s.attached {
-		s.attached = false
+		s.attached, s.engine = false, ""
 		m.disarm(&s.timer)
 		for _, w := range s.grants {
 			delete(m.writers, w)

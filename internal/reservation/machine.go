@@ -125,6 +125,7 @@ const noSlot = -1
 type sender struct {
 	identity string
 	name     string
+	engine   string
 	shown    string // the identity as people see it, once asked for
 	attached bool
 	grants   []uint64 // under which it may write, the current one last; empty when not attached

@@ -79,7 +79,7 @@ func (m *Machine) snapshotSenders() []wire.SnapshotSender {
 		if len(list) == wire.MaxSnapshotList {
 			break
 		}
-		one := wire.SnapshotSender{Sender: s.display(), Requests: len(s.requests), Queued: s.queued, Attached: s.attached}
+		one := wire.SnapshotSender{Sender: s.display(), Requests: len(s.requests), Queued: s.queued, Attached: s.attached, Engine: s.engine}
 		if s.attached && m.cfg.Lease > 0 {
 			one.LeaseLeftMS = max(0, s.heard+m.cfg.Lease-m.now).Milliseconds()
 		}
