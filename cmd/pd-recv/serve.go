@@ -156,7 +156,7 @@ func (o *serveOptions) complete() error {
 	o.ID = rand.Text()
 	o.Sink = o.sink.IsSet()
 	o.OpenTarget = func() (rdma.Target, error) {
-		return engines.Target(engines.Names()[0], o.ID, r.Slots, r.SlotBytes)
+		return engines.Open(engines.Config{ReceiverID: o.ID, Slots: r.Slots, SlotSize: r.SlotBytes, Engines: engines.Names()[:1]})
 	}
 	if o.ShutdownTimeout = o.shutdown; o.shutdown == 0 {
 		o.ShutdownTimeout = unlimitedStop

@@ -59,9 +59,11 @@ func startReceiver(t *testing.T, o receiverOptions) *testReceiver {
 	tr := &testReceiver{done: make(chan struct{})}
 	tr.news = sync.NewCond(&tr.mu)
 	r, err := recv.New(recv.Config{
-		Listen:     o.listen,
-		ID:         id,
-		OpenTarget: func() (rdma.Target, error) { return engines.Target("shm", id, o.slots, o.size) },
+		Listen: o.listen,
+		ID:     id,
+		OpenTarget: func() (rdma.Target, error) {
+			return engines.Open(engines.Config{ReceiverID: id, Slots: o.slots, SlotSize: o.size, Engines: []string{"shm"}})
+		},
 		Reservation: reservation.Config{
 			Slots: o.slots, SlotBytes: o.size, Epoch: epoch, Mode: o.mode,
 			AdmitTimeout: o.admit, Lease: o.lease, MaxGap: recv.MaxGap,

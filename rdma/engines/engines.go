@@ -1,23 +1,28 @@
-// Package engines lists the write engines there are, best first: one line an
-// engine. It knows nothing of how they work.
+// Package engines lists the write engines there are, best first, one line an
+// engine, and makes one rdma.Target of a buffer and the engines that a receiver
+// offers for it. It knows nothing of how they work. Start reading at engines;
+// target.go is the target.
 package engines
 
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/pd-tools/pd-tools/rdma"
+	"github.com/pd-tools/pd-tools/rdma/buffer"
 	"github.com/pd-tools/pd-tools/rdma/shm"
 )
 
-var engines = []engine{
-	{shm.Name, shm.NewTarget, shm.Attach},
-}
+// The engines across hosts are in ofi.go, which a build tag leaves out.
+var engines = append([]engine{{shm.Name, nil, shm.Attach}}, across...)
 
 type engine struct {
-	name   string
-	target func(receiverID string, slots int, slotSize int64) (rdma.Target, error)
+	name string
+	// serve lets initiators write into b. Nil for shm, whose server is there
+	// whatever a receiver offers: local decoders read by it.
+	serve  func(b *buffer.Buffer, receiverID string, f rdma.Fabric, gone func(rdma.Writer)) (rdma.Server, error)
 	attach func(ctx context.Context, at rdma.Attachment) (rdma.Remote, error)
 }
 
@@ -30,17 +35,7 @@ func Names() []string {
 	return names
 }
 
-// Target makes a receiver's buffer of slots of slotSize bytes under the named
-// engine. Initiators find it by receiverID.
-func Target(name, receiverID string, slots int, slotSize int64) (rdma.Target, error) {
-	e, err := find(name)
-	if err != nil {
-		return nil, err
-	}
-	return e.target(receiverID, slots, slotSize)
-}
-
-// Attach connects to a target of the named engine.
+// Attach connects to a target by the named engine.
 func Attach(ctx context.Context, name string, at rdma.Attachment) (rdma.Remote, error) {
 	e, err := find(name)
 	if err != nil {
@@ -50,10 +45,9 @@ func Attach(ctx context.Context, name string, at rdma.Attachment) (rdma.Remote, 
 }
 
 func find(name string) (engine, error) {
-	for _, e := range engines {
-		if e.name == name {
-			return e, nil
-		}
+	i := slices.IndexFunc(engines, func(e engine) bool { return e.name == name })
+	if i < 0 {
+		return engine{}, fmt.Errorf("engine %q is not known: take one of %s", name, strings.Join(Names(), ", "))
 	}
-	return engine{}, fmt.Errorf("engine %q is not known: take one of %s", name, strings.Join(Names(), ", "))
+	return engines[i], nil
 }

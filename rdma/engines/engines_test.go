@@ -2,6 +2,7 @@ package engines
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -13,26 +14,32 @@ import (
 func TestEngines(t *testing.T) {
 	for _, name := range Names() {
 		t.Run(name, func(t *testing.T) {
-			target, err := Target(name, t.Name(), 2, 100)
+			target, err := Open(Config{
+				ReceiverID: t.Name(), Slots: 2, SlotSize: 100, Engines: []string{name},
+				Fabric: rdma.Fabric{Provider: "tcp;ofi_rxm", Addr: "127.0.0.1"},
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer target.Close()
-			if target.Engines()[0] != name {
-				t.Errorf("the engine calls itself %q", target.Engines())
-			}
 			token, err := target.Grant(1, name)
 			if err != nil {
 				t.Fatal(err)
 			}
+			staging := []byte("chunk")
 			remote, err := Attach(context.Background(), name, rdma.Attachment{
 				ReceiverID: t.Name(), Token: token, Regions: target.Regions(name), SlotSize: 100, Slots: 2,
+				Staging: staging, Host: "127.0.0.1", Fabric: rdma.Fabric{Provider: "tcp;ofi_rxm"},
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer remote.Close()
-			if err := remote.Write(context.Background(), []rdma.Op{{Local: []byte("chunk"), Slot: 1}}); err != nil {
+			access, err := target.Open(1, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := remote.Write(context.Background(), []rdma.Op{{Local: staging, Slot: 1, Access: access}}); err != nil {
 				t.Fatal(err)
 			}
 			if got := string(target.Slot(1)[:5]); got != "chunk" {
@@ -43,7 +50,7 @@ func TestEngines(t *testing.T) {
 }
 
 func TestUnknownEngine(t *testing.T) {
-	_, err := Target("ucx", "id", 1, 1)
+	_, err := Open(Config{Slots: 1, SlotSize: 1, Engines: []string{"ucx"}})
 	_, err2 := Attach(context.Background(), "ucx", rdma.Attachment{})
 	for _, err := range []error{err, err2} {
 		if err == nil || !strings.Contains(err.Error(), `engine "ucx" is not known: take one of shm`) {
@@ -52,5 +59,15 @@ func TestUnknownEngine(t *testing.T) {
 	}
 	if !slices.Contains(Names(), "shm") {
 		t.Errorf("engines are %v", Names())
+	}
+}
+
+// Whoever finds no receiver on this host can go on to the next engine.
+func TestUnreachable(t *testing.T) {
+	_, err := Attach(context.Background(), "shm", rdma.Attachment{
+		ReceiverID: "nobody", Token: make([]byte, 41), SlotSize: 1, Slots: 1,
+	})
+	if !errors.Is(err, rdma.ErrUnreachable) {
+		t.Errorf("error %v, want ErrUnreachable", err)
 	}
 }

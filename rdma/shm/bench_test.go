@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pd-tools/pd-tools/rdma"
+	"github.com/pd-tools/pd-tools/rdma/buffer"
 )
 
 // coldBytes is what the benchmarks walk: more than a cache holds.
@@ -23,24 +24,22 @@ func BenchmarkCold(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.Cleanup(func() { unix.Munmap(m) })
-		if err := prefaultWide(m); err != nil {
+		if err := buffer.Prefault(m); err != nil {
 			b.Fatal(err)
 		}
 		return m
 	}
 	src, dst := private(coldBytes), private(coldBytes)
 	for _, size := range []int{64 << 10, 256 << 10, 1 << 20, 4 << 20, 8 << 20} {
-		target, err := NewTarget(b.Name(), coldBytes/size, int64(size))
+		target, err := openTarget(b.Name(), coldBytes/size, int64(size))
 		if err != nil {
 			b.Fatal(err)
 		}
-		token, err := target.Grant(1, Name)
+		at, err := target.attachment(1)
 		if err != nil {
 			b.Fatal(err)
 		}
-		r, err := Attach(b.Context(), rdma.Attachment{
-			ReceiverID: b.Name(), Token: token, Regions: target.Regions(Name), SlotSize: int64(size), Slots: coldBytes / size,
-		})
+		r, err := Attach(b.Context(), at)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -72,20 +71,6 @@ func BenchmarkCold(b *testing.B) {
 		}
 		if err := target.Close(); err != nil {
 			b.Error(err)
-		}
-	}
-}
-
-// BenchmarkRevoke takes one MiB away from a writer that has ended.
-func BenchmarkRevoke(b *testing.B) {
-	target, err := NewTarget(b.Name(), 8, 1<<20)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer target.Close()
-	for b.Loop() {
-		if _, err := target.Revoke([]int{3}); err != nil {
-			b.Fatal(err)
 		}
 	}
 }

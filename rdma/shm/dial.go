@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"syscall"
 	"time"
@@ -12,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pd-tools/pd-tools/rdma"
+	"github.com/pd-tools/pd-tools/rdma/buffer"
+	"github.com/pd-tools/pd-tools/rdma/door"
 )
 
 const dialPause = 10 * time.Millisecond // before a busy target is tried again
@@ -19,13 +22,14 @@ const dialPause = 10 * time.Millisecond // before a busy target is tried again
 // dial connects to a target, shows the token and waits for the welcome. A
 // target that is busy is tried until ctx ends or ioTimeout is over.
 func dial(ctx context.Context, at rdma.Attachment) (*net.UnixConn, error) {
-	if len(at.Token) != tokenLen {
-		return nil, fmt.Errorf("token of %d bytes, shm's have %d", len(at.Token), tokenLen)
+	hello, err := door.Hello(magic, at.Token)
+	if err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, ioTimeout, fmt.Errorf("no answer in %v", ioTimeout))
 	defer cancel()
 	for {
-		c, err := dialOnce(ctx, at)
+		c, err := dialOnce(ctx, at.ReceiverID, hello)
 		if err == nil {
 			return c, nil
 		}
@@ -43,15 +47,17 @@ func dial(ctx context.Context, at rdma.Attachment) (*net.UnixConn, error) {
 // errBusy says that the target let the connection drop before it answered.
 var errBusy = errors.New("busy with other connections")
 
-func dialOnce(ctx context.Context, at rdma.Attachment) (_ *net.UnixConn, err error) {
-	nc, err := new(net.Dialer).DialContext(ctx, "unix", address(at.ReceiverID).Name)
+func dialOnce(ctx context.Context, id string, hello []byte) (_ *net.UnixConn, err error) {
+	nc, err := new(net.Dialer).DialContext(ctx, "unix", address(id).Name)
 	switch {
 	case errors.Is(err, syscall.EAGAIN): // its backlog is full
 		return nil, errBusy
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return nil, fmt.Errorf("no receiver with the id %q runs on this host", at.ReceiverID)
+		return nil, fmt.Errorf("no receiver with the id %q runs on this host: %w", id, rdma.ErrUnreachable)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("receiver %q: %w: %w", id, err, rdma.ErrUnreachable)
 	case err != nil:
-		return nil, fmt.Errorf("receiver %q: %w", at.ReceiverID, err)
+		return nil, fmt.Errorf("receiver %q: %w", id, err)
 	}
 	c := nc.(*net.UnixConn)
 	defer func() {
@@ -59,11 +65,13 @@ func dialOnce(ctx context.Context, at rdma.Attachment) (_ *net.UnixConn, err err
 			c.Close()
 		}
 	}()
-	if err := sameUser(c); err != nil { // before it learns the token
+	if err := sameUser(c); errors.Is(err, errOtherUser) { // before it learns the token
+		return nil, fmt.Errorf("receiver %q: %w: %w", id, err, rdma.ErrUnreachable)
+	} else if err != nil {
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { c.Close() })
-	_, err = c.Write(append([]byte(magic), at.Token...))
+	_, err = c.Write(hello)
 	a := answer{fd: -1}
 	if err == nil {
 		a, err = readAnswer(c)
@@ -71,20 +79,23 @@ func dialOnce(ctx context.Context, at rdma.Attachment) (_ *net.UnixConn, err err
 	switch {
 	case !stop():
 		discard(a)
-		return nil, fmt.Errorf("receiver %q: %w", at.ReceiverID, context.Cause(ctx))
+		return nil, fmt.Errorf("receiver %q: %w", id, context.Cause(ctx))
 	case err != nil:
 		return nil, errBusy
+	case a.status == otherUser:
+		discard(a)
+		return nil, fmt.Errorf("receiver %q: %s: %w", id, a.text, rdma.ErrUnreachable)
 	case a.status != welcome:
 		discard(a)
-		return nil, fmt.Errorf("receiver %q: %s", at.ReceiverID, a.text)
+		return nil, fmt.Errorf("receiver %q: %s", id, a.text)
 	}
 	return c, nil
 }
 
 // ask requests a region.
 func ask(c *net.UnixConn, id int) error {
-	if id < 0 || id >= maxRegions {
-		return fmt.Errorf("region %d: regions are numbered 0 to %d", id, maxRegions-1)
+	if id < 0 || id >= buffer.MaxRegions {
+		return fmt.Errorf("region %d: regions are numbered 0 to %d", id, buffer.MaxRegions-1)
 	}
 	if err := c.SetWriteDeadline(time.Now().Add(ioTimeout)); err != nil {
 		return err
@@ -100,9 +111,9 @@ func discard(a answer) {
 	}
 }
 
-// mapAnswer maps the region that an answer brings, for prot, and returns the
-// slots that live there. There is none where the target has no such region.
-func mapAnswer(a answer, l layout, prot int) (base []byte, living []span, err error) {
+// mapAnswer maps the region that an answer brings and returns slots that live
+// there. There is none where the target has no such region.
+func mapAnswer(a answer, l buffer.Layout, readOnly bool) (base []byte, living []buffer.Span, err error) {
 	defer discard(a)
 	switch {
 	case a.status == noRegion:
@@ -110,14 +121,11 @@ func mapAnswer(a answer, l layout, prot int) (base []byte, living []span, err er
 	case a.status != region || a.fd < 0:
 		return nil, nil, fmt.Errorf("no region in the receiver's answer, but %q", a.text)
 	}
-	if err := checkMemfd(a.fd, l.length()); err != nil {
-		return nil, nil, fmt.Errorf("region %d: %w", a.region, err)
+	if living, err = parseSpans(a.text, l); err == nil {
+		base, err = buffer.Map(a.fd, l, readOnly)
 	}
-	if living, err = parseSpans(a.text, l); err != nil {
+	if err != nil {
 		return nil, nil, fmt.Errorf("region %d: %w", a.region, err)
-	}
-	if base, err = unix.Mmap(a.fd, 0, int(l.length()), prot, unix.MAP_SHARED); err != nil {
-		return nil, nil, fmt.Errorf("map region %d, %d bytes: %w", a.region, l.length(), err)
 	}
 	return base, living, nil
 }

@@ -2,6 +2,7 @@ package shm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pd-tools/pd-tools/rdma"
+	"github.com/pd-tools/pd-tools/rdma/buffer"
 )
 
 const patience = 20 * time.Second // for what takes milliseconds
@@ -58,15 +60,6 @@ func holdings(t *testing.T) string {
 	return fmt.Sprintf("%d memfds, %d sockets, %d mappings", memfds, sockets, strings.Count(string(maps), "memfd:"))
 }
 
-// needFiles skips a test that opens more files than the system lets it.
-func needFiles(t *testing.T, n uint64) {
-	t.Helper()
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || limit.Cur < n {
-		t.Skipf("needs %d files open, the limit is %d", n, limit.Cur)
-	}
-}
-
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
@@ -111,10 +104,56 @@ func receive[T any](t *testing.T, what string, c <-chan T) (v T) {
 	return v
 }
 
-func newTarget(t *testing.T, slots int, size int64) *Target {
+// testTarget is a buffer and its server, as rdma/engines puts them together.
+type testTarget struct {
+	*Server
+	id   string
+	gone chan rdma.Writer
+}
+
+func openTarget(id string, slots int, size int64) (*testTarget, error) {
+	b, err := buffer.New(slots, size)
+	if err != nil {
+		return nil, err
+	}
+	t := &testTarget{id: id, gone: make(chan rdma.Writer, 1000)}
+	if t.Server, err = Serve(b, id, func(w rdma.Writer) { t.gone <- w }); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return t, nil
+}
+
+func (t *testTarget) Regions() []rdma.Region {
+	regions := make([]rdma.Region, t.buffer.Regions())
+	for i := range regions {
+		regions[i].ID = i
+	}
+	return regions
+}
+
+func (t *testTarget) Slot(i int) []byte { return t.buffer.Slot(i) }
+
+// Revoke counts all writers as of tick 1.
+func (t *testTarget) Revoke(slots []int) (int, error) { return t.buffer.Revoke(slots, 1) }
+
+func (t *testTarget) Close() error { return errors.Join(t.Server.Close(), t.buffer.Close()) }
+
+// attachment is what a receiver would tell a sender that attaches as w.
+func (t *testTarget) attachment(w rdma.Writer) (rdma.Attachment, error) {
+	token, err := t.Grant(w)
+	return rdma.Attachment{
+		ReceiverID: t.id,
+		Token:      token,
+		Regions:    t.Regions(),
+		SlotSize:   t.buffer.SlotSize(),
+		Slots:      t.buffer.Slots(),
+	}, err
+}
+
+func newTarget(t *testing.T, slots int, size int64) *testTarget {
 	t.Helper()
 	leavesNothing(t)
-	target := must[rdma.Target](t)(NewTarget(t.Name(), slots, size)).(*Target)
+	target := must[*testTarget](t)(openTarget(t.Name(), slots, size))
 	t.Cleanup(func() {
 		if err := target.Close(); err != nil {
 			t.Error(err)
@@ -123,19 +162,12 @@ func newTarget(t *testing.T, slots int, size int64) *Target {
 	return target
 }
 
-// attachment is what a receiver would tell a sender that attaches as w.
-func attachment(t *testing.T, target *Target, w rdma.Writer) rdma.Attachment {
+func attachment(t *testing.T, target *testTarget, w rdma.Writer) rdma.Attachment {
 	t.Helper()
-	return rdma.Attachment{
-		ReceiverID: t.Name(),
-		Token:      must[[]byte](t)(target.Grant(w, Name)),
-		Regions:    target.Regions(Name),
-		SlotSize:   target.mem.size,
-		Slots:      target.mem.slots,
-	}
+	return must[rdma.Attachment](t)(target.attachment(w))
 }
 
-func attach(t *testing.T, target *Target, w rdma.Writer) *remote {
+func attach(t *testing.T, target *testTarget, w rdma.Writer) *remote {
 	t.Helper()
 	r := must[rdma.Remote](t)(Attach(t.Context(), attachment(t, target, w))).(*remote)
 	t.Cleanup(func() {
@@ -151,4 +183,12 @@ func write(t *testing.T, r rdma.Remote, region, slot int, b []byte) {
 	if err := r.Write(context.Background(), []rdma.Op{{Local: b, Region: region, Slot: slot}}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// memfd is a sealed memory file of size bytes, as a buffer's regions are.
+func memfd(t *testing.T, size int64) int {
+	t.Helper()
+	b := must[*buffer.Buffer](t)(buffer.New(1, size))
+	defer b.Close()
+	return must[int](t)(unix.FcntlInt(uintptr(b.FD(0)), unix.F_DUPFD_CLOEXEC, 0))
 }

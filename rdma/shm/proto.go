@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/pd-tools/pd-tools/rdma/buffer"
+	"github.com/pd-tools/pd-tools/rdma/door"
 )
 
 // What goes over the unix socket. The initiator says hello:
@@ -21,30 +24,31 @@ import (
 //
 //	status (1) | region (4) | length of the text or list (4) | text or list
 //
-// where a region's list is the runs of slots that live there, each as two
-// numbers (4, 4), and its descriptor rides on the status. Numbers are
-// little-endian. The socket says no more after that: its end is what it is for.
+// where a region's list is runs of slots that live there, all or the first of
+// them, each as two numbers (4, 4), and its descriptor rides on the status.
+// Numbers are little-endian. The socket says no more after that: its end is what it is for.
 const (
 	magic     = "pdshm/1\n"
-	helloLen  = len(magic) + tokenLen
 	askLen    = 4
 	headerLen = 9
 	spanLen   = 8
-	maxText   = maxPieces * spanLen // bytes of an answer's text or list
+	maxSpans  = 30_000             // runs in a list
+	maxText   = maxSpans * spanLen // bytes of an answer's text or list
 )
 
 type status byte
 
 const (
-	welcome  status = iota + 1
-	refused         // text says why
-	region          // with the descriptor
-	noRegion        // no such region
+	welcome   status = iota + 1
+	refused          // text says why
+	region           // with the descriptor
+	noRegion         // no such region
+	otherUser        // refused, for the other end is another user; text says who
 )
 
 // ioTimeout bounds each read and write of the socket but the one that waits for
 // its end.
-const ioTimeout = 5 * time.Second
+const ioTimeout = door.Timeout
 
 // answer is what the target says.
 type answer struct {
@@ -129,29 +133,31 @@ func oneRight(control []byte) (fd int, err error) {
 	return fds[0], nil
 }
 
-func appendSpans(b []byte, spans []span) []byte {
+func appendSpans(b []byte, spans []buffer.Span) []byte {
 	for _, s := range spans {
-		b = binary.LittleEndian.AppendUint32(b, uint32(s.first))
-		b = binary.LittleEndian.AppendUint32(b, uint32(s.n))
+		b = binary.LittleEndian.AppendUint32(b, uint32(s.First))
+		b = binary.LittleEndian.AppendUint32(b, uint32(s.N))
 	}
 	return b
 }
 
 // parseSpans reads a region's list and checks that l has the slots.
-func parseSpans(b []byte, l layout) ([]span, error) {
+func parseSpans(b []byte, l buffer.Layout) ([]buffer.Span, error) {
 	if len(b)%spanLen != 0 {
 		return nil, fmt.Errorf("list of slots of %d bytes", len(b))
 	}
-	spans := make([]span, 0, len(b)/spanLen)
+	spans := make([]buffer.Span, 0, len(b)/spanLen)
 	for ; len(b) > 0; b = b[spanLen:] {
 		first, n := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:])
-		if uint64(first)+uint64(n) > uint64(l.slots) {
-			return nil, fmt.Errorf("%d slots from %d on, in a buffer of %d", n, first, l.slots)
+		if uint64(first)+uint64(n) > uint64(l.Slots) {
+			return nil, fmt.Errorf("%d slots from %d on, in a buffer of %d", n, first, l.Slots)
 		}
-		spans = append(spans, span{int(first), int(n)})
+		spans = append(spans, buffer.Span{First: int(first), N: int(n)})
 	}
 	return spans, nil
 }
+
+var errOtherUser = errors.New("shm is for one user")
 
 // sameUser says whether the other end belongs to the user of this process.
 func sameUser(c *net.UnixConn) error {
@@ -168,7 +174,7 @@ func sameUser(c *net.UnixConn) error {
 		return fmt.Errorf("who is at the other end: %w", err)
 	}
 	if me := os.Geteuid(); int(cred.Uid) != me {
-		return fmt.Errorf("the other end belongs to user %d, this one to user %d: shm is for one user", cred.Uid, me)
+		return fmt.Errorf("the other end belongs to user %d, this one to user %d: %w", cred.Uid, me, errOtherUser)
 	}
 	return nil
 }

@@ -4,16 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/pd-tools/pd-tools/rdma"
+	"github.com/pd-tools/pd-tools/rdma/buffer"
 )
 
 // Reader is a local decoder's view of the buffer, which it cannot write.
 type Reader struct {
-	layout
+	layout  buffer.Layout
 	regions map[int][]byte
 }
 
@@ -21,7 +19,7 @@ type Reader struct {
 // memory stays readable until Close, whatever becomes of the receiver; what is
 // in a slot is only meant for the reader while its take lasts.
 func OpenReader(ctx context.Context, at rdma.Attachment) (_ *Reader, err error) {
-	l, err := newLayout(at.Slots, at.SlotSize)
+	l, err := buffer.NewLayout(at.Slots, at.SlotSize)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +49,7 @@ func OpenReader(ctx context.Context, at rdma.Attachment) (_ *Reader, err error) 
 		if err != nil {
 			return nil, err
 		}
-		base, _, err := mapAnswer(a, l, unix.PROT_READ)
+		base, _, err := mapAnswer(a, l, true)
 		if err != nil {
 			return nil, err
 		}
@@ -66,17 +64,17 @@ func (r *Reader) Slot(region, slot int) ([]byte, error) {
 	if base == nil {
 		return nil, fmt.Errorf("slot %d in region %d: %w", slot, region, rdma.ErrUnknownRegion)
 	}
-	if err := r.check(slot); err != nil {
+	if err := r.layout.Check(slot); err != nil {
 		return nil, err
 	}
-	return r.slot(base, slot), nil
+	return r.layout.Cut(base, slot), nil
 }
 
 // Close unmaps the buffer.
 func (r *Reader) Close() error {
 	var errs []error
 	for id, base := range r.regions {
-		errs = append(errs, os.NewSyscallError("munmap", unix.Munmap(base)))
+		errs = append(errs, buffer.Unmap(base))
 		delete(r.regions, id)
 	}
 	return errors.Join(errs...)

@@ -6,15 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/pd-tools/pd-tools/rdma"
+	"github.com/pd-tools/pd-tools/rdma/buffer"
 )
 
 // writePiece is the bytes written between two looks at whether to go on.
@@ -27,7 +25,7 @@ var (
 
 // remote is the initiator's side.
 type remote struct {
-	layout
+	layout  buffer.Layout
 	conn    *net.UnixConn
 	answers chan answer   // from listen to fetch
 	done    chan struct{} // closed when the conn has ended
@@ -50,7 +48,7 @@ type mapping struct {
 // Attach connects to a target on this host and maps its regions. They are
 // prefaulted behind the scenes, or slot by slot as writes come first.
 func Attach(ctx context.Context, at rdma.Attachment) (rdma.Remote, error) {
-	l, err := newLayout(at.Slots, at.SlotSize)
+	l, err := buffer.NewLayout(at.Slots, at.SlotSize)
 	if err != nil {
 		return nil, err
 	}
@@ -123,12 +121,12 @@ func (r *remote) Update(regions []rdma.Region) error {
 		if err != nil {
 			return fmt.Errorf("get region %d: %w", reg.ID, err)
 		}
-		base, living, err := mapAnswer(a, r.layout, unix.PROT_READ|unix.PROT_WRITE)
+		base, living, err := mapAnswer(a, r.layout, false)
 		if err != nil {
 			return err
 		}
-		if err := r.learn(reg.ID, &mapping{base, make([]atomic.Bool, r.slots)}, living); err != nil {
-			return errors.Join(err, unix.Munmap(base))
+		if err := r.learn(reg.ID, &mapping{base, make([]atomic.Bool, r.layout.Slots)}, living); err != nil {
+			return errors.Join(err, buffer.Unmap(base))
 		}
 	}
 	return nil
@@ -159,7 +157,7 @@ func (r *remote) fetch(id int, timeout <-chan time.Time) (answer, error) {
 
 // learn adds a mapping, which Close then unmaps, and prefaults the slots that
 // live there.
-func (r *remote) learn(id int, m *mapping, living []span) error {
+func (r *remote) learn(id int, m *mapping, living []buffer.Span) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -183,9 +181,9 @@ func (r *remote) known() map[int]*mapping {
 
 // prefault makes the slots present, unless the remote ends first. What cannot
 // be is left to the write that needs it.
-func (r *remote) prefault(m *mapping, living []span) {
+func (r *remote) prefault(m *mapping, living []buffer.Span) {
 	for _, s := range living {
-		for i := s.first; i < s.first+s.n; i++ {
+		for i := s.First; i < s.First+s.N; i++ {
 			if r.alive(context.Background()) != nil || r.present(m, i) != nil {
 				return
 			}
@@ -198,7 +196,7 @@ func (r *remote) present(m *mapping, slot int) error {
 	if m.present[slot].Load() {
 		return nil
 	}
-	if err := prefault(r.cut(m.base, span{slot, 1})); err != nil {
+	if err := buffer.Prefault(r.layout.Pages(m.base, buffer.Span{First: slot, N: 1})); err != nil {
 		return err
 	}
 	m.present[slot].Store(true)
@@ -249,12 +247,12 @@ func (r *remote) checkOp(regions map[int]*mapping, op rdma.Op) error {
 	switch n := int64(len(op.Local)); {
 	case n == 0:
 		return fmt.Errorf("write of 0 bytes to slot %d", op.Slot)
-	case n > r.size:
-		return fmt.Errorf("write of %d bytes to slot %d: slots hold %d", n, op.Slot, r.size)
+	case n > r.layout.SlotSize:
+		return fmt.Errorf("write of %d bytes to slot %d: slots hold %d", n, op.Slot, r.layout.SlotSize)
 	case regions[op.Region] == nil:
 		return fmt.Errorf("write to slot %d in region %d: %w", op.Slot, op.Region, rdma.ErrUnknownRegion)
 	}
-	if err := r.check(op.Slot); err != nil {
+	if err := r.layout.Check(op.Slot); err != nil {
 		return fmt.Errorf("write of %d bytes: %w", len(op.Local), err)
 	}
 	return nil
@@ -265,7 +263,7 @@ func (r *remote) put(ctx context.Context, m *mapping, op rdma.Op) error {
 	if err := r.present(m, op.Slot); err != nil {
 		return err
 	}
-	dst, src := r.slot(m.base, op.Slot), op.Local
+	dst, src := r.layout.Cut(m.base, op.Slot), op.Local
 	for len(src) > 0 {
 		if err := r.alive(ctx); err != nil {
 			return err
@@ -294,7 +292,7 @@ func (r *remote) Close() error {
 	r.using.Wait()
 	var errs []error
 	for _, m := range r.regions {
-		errs = append(errs, os.NewSyscallError("munmap", unix.Munmap(m.base)))
+		errs = append(errs, buffer.Unmap(m.base))
 	}
 	r.conn.Close()
 	<-r.done

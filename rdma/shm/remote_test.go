@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pd-tools/pd-tools/rdma"
+	"github.com/pd-tools/pd-tools/rdma/buffer"
 )
 
 // fakeTarget listens in a target's place and lets serve answer.
@@ -32,14 +33,14 @@ func fakeTarget(t *testing.T, serve func(*net.UnixConn)) rdma.Attachment {
 		}
 	}()
 	t.Cleanup(func() { l.Close(); <-done })
-	return rdma.Attachment{ReceiverID: t.Name(), Token: make([]byte, tokenLen), Regions: []rdma.Region{{}}, SlotSize: 4096, Slots: 2}
+	return rdma.Attachment{ReceiverID: t.Name(), Token: make([]byte, 41), Regions: []rdma.Region{{}}, SlotSize: 4096, Slots: 2}
 }
 
 // A target that says what it should not is refused, and nothing of it is kept.
 func TestBadTarget(t *testing.T) {
-	sealed := must[int](t)(memfd(8192))
+	sealed := memfd(t, 8192)
 	defer unix.Close(sealed)
-	small := must[int](t)(memfd(4096))
+	small := memfd(t, 4096)
 	defer unix.Close(small)
 	open := must[int](t)(unix.MemfdCreate("x", unix.MFD_CLOEXEC))
 	defer unix.Close(open)
@@ -49,14 +50,14 @@ func TestBadTarget(t *testing.T) {
 	raw := func(b ...byte) func(*net.UnixConn) { return func(c *net.UnixConn) { c.Write(b) } }
 	give := func(a answer) func(*net.UnixConn) {
 		return func(c *net.UnixConn) {
-			c.Read(make([]byte, helloLen))
+			c.Read(make([]byte, 49))
 			sendAnswer(c, answer{status: welcome, fd: -1})
 			c.Read(make([]byte, askLen))
 			sendAnswer(c, a)
 			c.Read(make([]byte, 1)) // until the initiator closes
 		}
 	}
-	all := appendSpans(nil, []span{{0, 2}})
+	all := appendSpans(nil, []buffer.Span{{First: 0, N: 2}})
 	for _, tt := range []struct {
 		name  string
 		serve func(*net.UnixConn)
@@ -68,7 +69,7 @@ func TestBadTarget(t *testing.T) {
 		{"not sealed", give(answer{status: region, text: all, fd: open}), "not sealed against shrinking"},
 		{"too small", give(answer{status: region, text: all, fd: small}), "region of 4096 bytes, expected 8192"},
 		{"not a memory file", give(answer{status: region, text: all, fd: int(os.Stdin.Fd())}), "region 0: region of"},
-		{"slots beyond", give(answer{status: region, text: appendSpans(nil, []span{{1, 2}}), fd: sealed}), "2 slots from 1 on, in a buffer of 2"},
+		{"slots beyond", give(answer{status: region, text: appendSpans(nil, []buffer.Span{{First: 1, N: 2}}), fd: sealed}), "2 slots from 1 on, in a buffer of 2"},
 		{"half a list", give(answer{status: region, text: all[1:], fd: sealed}), "list of slots of 7 bytes"},
 		{"long answer", raw(append([]byte{byte(welcome), 0, 0, 0, 0}, binary.LittleEndian.AppendUint32(nil, maxText+1)...)...), "receiver \"TestBadTarget"},
 	} {
@@ -87,7 +88,7 @@ func TestBadTarget(t *testing.T) {
 
 // Attach to a target that accepts and says nothing ends with its context.
 func TestSilentTarget(t *testing.T) {
-	at := fakeTarget(t, func(c *net.UnixConn) { c.Read(make([]byte, helloLen)); c.Read(make([]byte, 1)) })
+	at := fakeTarget(t, func(c *net.UnixConn) { c.Read(make([]byte, 49)); c.Read(make([]byte, 1)) })
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err := Attach(ctx, at)
@@ -109,7 +110,7 @@ func TestBusyTarget(t *testing.T) {
 		if tries++; tries < 4 {
 			return
 		}
-		c.Read(make([]byte, helloLen))
+		c.Read(make([]byte, 49))
 		sendAnswer(c, answer{status: welcome, fd: -1})
 		c.Read(make([]byte, 1))
 	})
@@ -123,7 +124,7 @@ func FuzzReadAnswer(f *testing.F) {
 	f.Add([]byte{1, 0, 0, 0, 0, 0, 0, 0, 0}, false)
 	f.Add([]byte{3, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0}, true)
 	f.Add([]byte{3, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 1}, true)
-	l := layout{slots: 2, size: 4096, stride: 4096}
+	l := buffer.Layout{Slots: 2, SlotSize: 4096, Stride: 4096}
 	f.Fuzz(func(t *testing.T, b []byte, withFD bool) {
 		if len(b) > 100_000 {
 			t.Skip("more than the socket holds")
@@ -131,7 +132,7 @@ func FuzzReadAnswer(f *testing.F) {
 		before := holdings(t)
 		a, z := socketPair(t)
 		if withFD && len(b) > 0 {
-			fd := must[int](t)(memfd(4096))
+			fd := memfd(t, 4096)
 			z.WriteMsgUnix(b, unix.UnixRights(fd, fd), nil)
 			unix.Close(fd)
 		} else {

@@ -65,7 +65,7 @@ func speed(bytes int, s span) float64 {
 func (b *bench) writes(engine string, local *worker, walk, piece int) error {
 	slots := walk / piece
 	id := fmt.Sprintf("bench-%d-%d", os.Getpid(), piece)
-	target, err := engines.Target(engine, id, slots, int64(piece))
+	target, err := engines.Open(engines.Config{ReceiverID: id, Slots: slots, SlotSize: int64(piece), Engines: []string{engine}})
 	if err != nil {
 		return err
 	}

@@ -1,9 +1,10 @@
-package shm
+package door
 
 import (
 	"crypto/rand"
 	"crypto/subtle"
 	"encoding/binary"
+	"fmt"
 )
 
 // A token says which grant it is for and proves it:
@@ -11,7 +12,7 @@ import (
 //	kind (1 byte) | number of the grant (8) | secret (32)
 //
 // The number finds the grant, so that no secret is ever looked up, and the
-// secret is compared in constant time.
+// secret is compared in constant time. Numbers are little-endian.
 const (
 	secretLen = 32
 	tokenLen  = 1 + 8 + secretLen
@@ -23,6 +24,14 @@ const (
 	writing kind = 'w'
 	reading kind = 'r'
 )
+
+// Hello is what somebody with a token says first.
+func Hello(magic string, token []byte) ([]byte, error) {
+	if len(token) != tokenLen {
+		return nil, fmt.Errorf("token of %d bytes, the receiver's have %d", len(token), tokenLen)
+	}
+	return append([]byte(magic), token...), nil
+}
 
 type secret [secretLen]byte
 

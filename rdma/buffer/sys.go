@@ -1,4 +1,4 @@
-package shm
+package buffer
 
 import (
 	"bufio"
@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,30 +37,34 @@ func memfd(size int64) (fd int, err error) {
 	return fd, nil
 }
 
-// checkMemfd says whether a descriptor that came from a target is what mapping
-// it safely takes: sealed, and of size bytes.
-func checkMemfd(fd int, size int64) error {
+// Map maps a region whose descriptor came from a receiver, for reading only or
+// for writing too, after a check that this is safe: that it is a region of the
+// layout, and sealed. The descriptor stays the caller's; Unmap ends it.
+func Map(fd int, l Layout, readOnly bool) ([]byte, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return os.NewSyscallError("fstat", err)
+		return nil, os.NewSyscallError("fstat", err)
 	}
-	if st.Size != size {
-		return fmt.Errorf("region of %d bytes, expected %d", st.Size, size)
+	if st.Size != l.Length() {
+		return nil, fmt.Errorf("region of %d bytes, expected %d", st.Size, l.Length())
 	}
 	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil || got&unix.F_SEAL_SHRINK == 0 {
-		return errors.New("region is not sealed against shrinking")
+		return nil, errors.New("region is not sealed against shrinking")
 	}
-	return nil
+	prot := unix.PROT_READ | unix.PROT_WRITE
+	if readOnly {
+		prot = unix.PROT_READ
+	}
+	view, err := unix.Mmap(fd, 0, int(st.Size), prot, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map %d bytes: %w", st.Size, err)
+	}
+	return view, nil
 }
 
-// mapOver maps the part of fd at off in place of what is mapped at b. The old
-// mapping gives way to the new one in one step: nobody who touches b faults.
-func mapOver(b []byte, fd int, off int64) error {
-	_, err := unix.MmapPtr(fd, off, unsafe.Pointer(&b[0]), uintptr(len(b)),
-		unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED)
-	return os.NewSyscallError("mmap", err)
-}
+// Unmap ends what Map began.
+func Unmap(view []byte) error { return os.NewSyscallError("munmap", unix.Munmap(view)) }
 
 // punch gives the memory of a part of fd back; it reads as zeros from then on.
 func punch(fd int, off, n int64) error {
@@ -75,10 +78,10 @@ func punch(fd int, off, n int64) error {
 
 const prefaultPiece = 4 << 20 // bytes populated by one system call
 
-// prefault makes every page of a shared mapping present and writable, for a
+// Prefault makes every page of a shared mapping present and writable, for a
 // first touch costs several times the copy. It changes no byte, so others may
 // write there meanwhile.
-func prefault(b []byte) error {
+func Prefault(b []byte) error {
 	for len(b) > 0 {
 		piece := b[:min(len(b), prefaultPiece)]
 		switch err := unix.Madvise(piece, unix.MADV_POPULATE_WRITE); err {
@@ -95,7 +98,7 @@ func prefault(b []byte) error {
 	return nil
 }
 
-// prefaultWide is prefault on all processors: to zero the pages is work.
+// prefaultWide is Prefault on all processors: to zero the pages is work.
 func prefaultWide(b []byte) error {
 	pieces := (len(b) + prefaultPiece - 1) / prefaultPiece
 	workers := min(pieces, runtime.GOMAXPROCS(0))
@@ -109,7 +112,7 @@ func prefaultWide(b []byte) error {
 				if i >= pieces {
 					return
 				}
-				errs[w] = prefault(b[i*prefaultPiece : min((i+1)*prefaultPiece, len(b))])
+				errs[w] = Prefault(b[i*prefaultPiece : min((i+1)*prefaultPiece, len(b))])
 			}
 		})
 	}

@@ -1,0 +1,5 @@
+//go:build !noofi
+
+package engines
+
+var across []engine
