@@ -2,7 +2,7 @@
 
 FUZZTIME ?= 30s
 
-.PHONY: demo test bench build fuzz lint setup clean
+.PHONY: demo test test-hosts bench build fuzz lint setup clean
 
 demo: build
 	scripts/demo
@@ -10,6 +10,12 @@ demo: build
 # go test comes last: its lines are what CI shows.
 test: setup lint
 	go test -race ./...
+
+# The programs on hosts of their own, which are network namespaces: needs root.
+# HOSTS are flags, as in HOSTS='-only headline'.
+test-hosts: build
+	go build -o bin/ ./scripts/hosts
+	bin/hosts $(HOSTS)
 
 bench: build
 	@scripts/setup --bench

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/pd-tools/pd-tools/internal/manifest"
+)
+
+const (
+	fenceChunk = 64 * mib
+	fenceMbits = 400 // a chunk takes 1.4 s
+	fenceLease = "1s"
+)
+
+// fence stops a sender in mid-write and has its slot given to another request,
+// in each way that can come to be; then the sender goes on. The other
+// request's bytes must be intact, and the late sender must say that its own
+// request has failed, and go on to serve the next.
+func (l *lab) fence(b *bed) error {
+	decode, links, err := b.star(2, fenceMbits)
+	if err != nil {
+		return err
+	}
+	for _, engine := range []string{"ofi", "shm"} {
+		for _, c := range fenceCases {
+			f := &fenced{decode: decode, engine: engine, late: decode, other: decode, to: "tcp://127.0.0.1:" + recvPort, otherTo: "tcp://127.0.0.1:" + recvPort}
+			if engine == "ofi" {
+				f.late, f.other, f.to, f.otherTo = links[0].from, links[1].from, links[0].receiver(), links[1].receiver()
+			}
+			if err := f.run(c); err != nil {
+				return fmt.Errorf("%s, %s: %w", engine, c.name, err)
+			}
+			l.say("%s, %s: %d of %d pages had landed; %s", engine, c.name, f.landed, fenceChunk/pageSize, f.verdict)
+		}
+	}
+	return nil
+}
+
+var fenceCases = []fenceCase{
+	{
+		name: "its lease ends", slots: 1, chunks: 1, flags: []string{"--lease", fenceLease}, end: "expired", says: "failed",
+	},
+	{
+		name: "a cancel line comes and its lease ends", slots: 1, chunks: 1, flags: []string{"--lease", fenceLease}, cancel: true, end: "expired",
+	},
+	{
+		name: "a cancel line comes in time", slots: 1, chunks: 1, cancel: true, says: "cancelled",
+	},
+	{
+		// Without reservations the second chunk waits for a slot that another
+		// request keeps, until its time-out ends the whole request.
+		name: "it is rolled back", slots: 2, chunks: 2, flags: []string{"--admission", "none", "--admit-timeout", "1s"}, end: "timed_out", says: "failed",
+	},
+}
+
+type fenceCase struct {
+	name   string
+	slots  int // of the buffer; all but one are filled before
+	chunks int // of the late sender's request
+	flags  []string
+	cancel bool
+	end    string // the event that ends the request before its sender goes on; "": none
+	says   string // how it must end, by its sender; "": either way
+}
+
+// fenced is one case as it runs.
+type fenced struct {
+	engine      string
+	decode      *host
+	late, other *host // of the two senders
+	to, otherTo string
+
+	landed  int // pages of the late sender's chunk, when it was stopped
+	verdict string
+}
+
+func (f *fenced) run(c fenceCase) error {
+	recv, err := f.decode.receive(c.slots, fenceChunk, c.flags...)
+	if err != nil {
+		return err
+	}
+	other, err := f.other.send("--to", f.otherTo, "--engine", f.engine)
+	if err != nil {
+		return err
+	}
+	for i := range c.slots - 1 {
+		if err := send(other, request(fmt.Sprintf("keeper%d", i), 1, fenceChunk)); err != nil {
+			return err
+		}
+	}
+	late, err := f.late.send("--to", f.to, "--engine", f.engine, "--batch", "1", "--staging-size", fmt.Sprint(2*fenceChunk))
+	if err != nil {
+		return err
+	}
+	if err := f.stopInMidWrite(recv, late, c.chunks); err != nil {
+		return err
+	}
+	if c.cancel {
+		if _, err := late.stdin.Write([]byte(`{"cancel":"late"}` + "\n")); err != nil {
+			return err
+		}
+	}
+	next := request("next", 1, fenceChunk)
+	if c.end == "" {
+		if err := other.give(next); err != nil {
+			return err
+		}
+		if _, err := recv.happened("queued", "next"); err != nil {
+			return err
+		}
+		if err := late.signal(syscall.SIGCONT); err != nil {
+			return err
+		}
+	} else {
+		if _, err := recv.happened(c.end, "late"); err != nil {
+			return err
+		}
+		if err := send(other, next); err != nil {
+			return err
+		}
+		if err := late.signal(syscall.SIGCONT); err != nil {
+			return err
+		}
+	}
+	r, err := late.ended("late", patience)
+	if err != nil {
+		return err
+	}
+	f.verdict = strings.TrimSpace(fmt.Sprintf("it says %s %s %s", r.Status, r.Code, r.Error))
+	if r.Status != c.says && (c.says != "" || r.Status == "ready") {
+		return late.failure("its request should be " + c.says + ", " + f.verdict)
+	}
+	if err := other.ready("next"); err != nil {
+		return err
+	}
+	kept := []*manifest.Batch{next}
+	for i := range c.slots - 1 {
+		kept = append(kept, request(fmt.Sprintf("keeper%d", i), 1, fenceChunk))
+	}
+	if err := recv.check(kept...); err != nil {
+		return err
+	}
+	if err := transfer(late, recv, request("again", 1, fenceChunk)); err != nil {
+		return err
+	}
+	late.stdin.Close()
+	<-late.done // its request has failed: so does it
+	if err := other.finish(); err != nil {
+		return err
+	}
+	return recv.retire()
+}
+
+// stopInMidWrite has the sender begin a request and stops it when some of its
+// first chunk is in the receiver's memory, and not all.
+func (f *fenced) stopInMidWrite(recv *receiver, late *sender, chunks int) error {
+	if err := late.give(request("late", chunks, fenceChunk)); err != nil {
+		return err
+	}
+	chunk, err := recv.watch("late-0", fenceChunk)
+	if err != nil {
+		return err
+	}
+	defer chunk.close()
+	if err := chunk.begins(); err != nil {
+		return err
+	}
+	if err := late.signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	// What the network has of it already still comes.
+	for before := -1; f.landed != before; time.Sleep(50 * time.Millisecond) {
+		before = f.landed
+		if f.landed, err = chunk.landed(); err != nil {
+			return err
+		}
+	}
+	if f.landed == 0 || f.landed == fenceChunk/pageSize {
+		return fmt.Errorf("the sender was not stopped in mid-write: %d of %d pages had landed", f.landed, fenceChunk/pageSize)
+	}
+	return nil
+}
