@@ -115,7 +115,7 @@ func (d *Door) GrantRead() ([]byte, error) {
 	now := time.Now()
 	d.forgetReaders(now)
 	if len(d.readers) >= maxReaders {
-		return nil, fmt.Errorf("%d readers fetch their regions already: try again", len(d.readers))
+		return nil, fmt.Errorf("%d readers are let in already: try again", len(d.readers))
 	}
 	d.lastReader++
 	r := &reader{secret: newSecret(), until: now.Add(readTokenTTL)}

@@ -26,13 +26,14 @@ import (
 //
 // where a region's list is runs of slots that live there, all or the first of
 // them, each as two numbers (4, 4), and its descriptor rides on the status.
-// Numbers are little-endian. The socket says no more after that: its end is what it is for.
+// Numbers are little-endian. The socket says no more after that: its end is what
+// it is for.
 const (
 	magic     = "pdshm/1\n"
 	askLen    = 4
 	headerLen = 9
 	spanLen   = 8
-	maxSpans  = 30_000             // runs in a list
+	maxSpans  = 4096               // runs in a list
 	maxText   = maxSpans * spanLen // bytes of an answer's text or list
 )
 

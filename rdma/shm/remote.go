@@ -98,8 +98,11 @@ func (r *remote) Done() <-chan struct{} { return r.done }
 // Cause implements rdma.Remote.
 func (r *remote) Cause() error {
 	select {
-	case <-r.quit:
+	case <-r.quit: // both are closed then
 		return nil
+	default:
+	}
+	select {
 	case <-r.done:
 		return errTargetGone
 	default:

@@ -64,6 +64,9 @@ func TestBadTarget(t *testing.T) {
 		err   string
 	}{
 		{"refuses", func(c *net.UnixConn) { sendAnswer(c, answer{status: refused, text: []byte("not you"), fd: sealed}) }, "not you"},
+		{"of another user", func(c *net.UnixConn) {
+			sendAnswer(c, answer{status: otherUser, text: []byte("you are user 7"), fd: sealed})
+		}, "you are user 7: " + rdma.ErrUnreachable.Error()},
 		{"region for a welcome", func(c *net.UnixConn) { sendAnswer(c, answer{status: region, fd: sealed}) }, "attach"},
 		{"no descriptor", give(answer{status: region, text: all, fd: -1}), "no region in the receiver's answer"},
 		{"not sealed", give(answer{status: region, text: all, fd: open}), "not sealed against shrinking"},

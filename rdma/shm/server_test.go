@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"os"
@@ -199,6 +200,24 @@ func TestRevoke(t *testing.T) {
 	}
 }
 
+// A region where slots live in more runs than its list holds is written all the
+// same.
+func TestRevokeEveryOtherSlot(t *testing.T) {
+	const slots = 2*maxSpans + 10
+	target := newTarget(t, slots, 100)
+	var odd []int
+	for i := 1; i < slots; i += 2 {
+		odd = append(odd, i)
+	}
+	region := must[int](t)(target.Revoke(odd))
+	r := attach(t, target, 1)
+	write(t, r, region, slots-1, pattern(100, 1))
+	write(t, r, 0, slots-2, pattern(100, 2))
+	if !bytes.Equal(target.Slot(slots-1), pattern(100, 1)) || !bytes.Equal(target.Slot(slots-2), pattern(100, 2)) {
+		t.Error("the last slots have other bytes")
+	}
+}
+
 // Writers, regions and slots may be asked for while slots move.
 func TestRevokeWhileWriting(t *testing.T) {
 	const slots, size = 8, 200_000
@@ -294,15 +313,24 @@ func TestCloseWhileWriting(t *testing.T) {
 				}
 			}()
 			receive(t, "writes go on", began)
+			if err := r.Cause(); err != nil {
+				t.Errorf("the cause is %v before the end", err)
+			}
 			want := errRemoteClosed
 			if side == "target" {
 				target.Close()
 				receive(t, "the remote is done", r.Done())
 				want = errTargetGone
+				if err := r.Cause(); !errors.Is(err, rdma.ErrGone) {
+					t.Errorf("the cause is %v, want ErrGone", err)
+				}
 			} else {
 				r.Close()
 				receive(t, "the writer is gone", target.gone)
 				receive(t, "the remote is done", r.Done())
+				if err := r.Cause(); err != nil {
+					t.Errorf("the cause is %v after Close", err)
+				}
 			}
 			if err := receive(t, "writes end", ended); !errors.Is(err, want) {
 				t.Errorf("writes ended with %v, want %v", err, want)
@@ -348,8 +376,10 @@ func TestHostileConnections(t *testing.T) {
 	if a.status != refused || !strings.Contains(string(a.text), "another version of pd-tools") {
 		t.Errorf("garbage was answered %d %q", a.status, a.text)
 	}
+	io.Copy(io.Discard, c) // until it is let go
 	c = connect(t, target)
 	c.Write(make([]byte, 1<<16))
+	io.Copy(io.Discard, c)
 	serves(1)
 
 	// Descriptors sent along are not kept.
