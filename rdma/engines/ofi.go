@@ -2,4 +2,8 @@
 
 package engines
 
-var across []engine
+import "github.com/pd-tools/pd-tools/rdma/ofi"
+
+var across = []engine{
+	{ofi.Name, ofi.Serve, ofi.Attach},
+}

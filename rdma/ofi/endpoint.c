@@ -1,0 +1,429 @@
+#include "endpoint.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+
+// The interface that this is written to: that of Debian 12, and what Ubuntu
+// 22.04 has in common with it.
+#define API FI_VERSION(1, 11)
+
+// spins is how often an endpoint that has writes under way, or was just written
+// to, looks again before it sleeps.
+enum { spins = 64 };
+
+// Bounds of one sleep, in milliseconds. Where the provider has a descriptor to
+// wait on they are a net that should catch nothing, except that a write which
+// waits for its connection is tried again after retry.
+enum { nap = 100, retry = 1, blind = 1 };
+
+// slot is a write in flight. Some providers keep notes in the context.
+struct slot {
+	struct fi_context2 context;
+	uint64_t id;
+	struct slot *next;
+};
+
+struct pd_endpoint {
+	struct fi_info *info;
+	struct fid_fabric *fabric;
+	struct fid_domain *domain;
+	struct fid_av *av;
+	struct fid_cq *cq;
+	struct fid_ep *ep;
+	int cq_fd; // -1: the provider has none
+	int wake_fd;
+	fi_addr_t peer;
+	void *source;
+
+	// Of pd_run alone.
+	struct slot *slots, *unused;
+	int flying;
+	pd_write *work; // taken from posted, from next on not sent yet
+	int work_len, work_cap, work_next;
+
+	pthread_mutex_t lock; // guards posted
+	pd_write *posted;
+	int posted_len, posted_cap;
+	atomic_int wanted; // posted has some
+	atomic_int asleep;
+	atomic_int stopped;
+};
+
+// The library is loaded when it is first needed, and not with the program: to
+// load it takes from 0.2 s to a second, for it brings drivers along that look for
+// their hardware, and who never writes across hosts need not have it. Of its
+// functions these are the ones that are not behind an object's own table.
+static struct {
+	int (*getinfo)(uint32_t, const char *, const char *, uint64_t, const struct fi_info *, struct fi_info **);
+	struct fi_info *(*dupinfo)(const struct fi_info *);
+	void (*freeinfo)(struct fi_info *);
+	int (*fabric)(struct fi_fabric_attr *, struct fid_fabric **, void *);
+	const char *(*strerror)(int);
+} lib;
+
+static const char *load_error;
+
+// frugal: ofi_rxm gets ready for thousands of messages of 16 KiB an endpoint, with
+// 68 MiB and 40 ms. We send none; with these it takes 1 MiB and 1 ms. The library
+// reads them once, and who has set them knows better.
+static const char *const frugal[][2] = {
+	{"FI_OFI_RXM_BUFFER_SIZE", "256"},
+	{"FI_OFI_RXM_TX_SIZE", "32"},
+	{"FI_OFI_RXM_RX_SIZE", "32"},
+	{"FI_OFI_RXM_MSG_TX_SIZE", "32"},
+	{"FI_OFI_RXM_MSG_RX_SIZE", "16"},
+};
+
+static void load(void) {
+	for (size_t i = 0; i < sizeof frugal / sizeof *frugal; i++)
+		setenv(frugal[i][0], frugal[i][1], 0);
+	void *h = dlopen("libfabric.so.1", RTLD_NOW | RTLD_LOCAL);
+	if (h) {
+		lib.getinfo = dlsym(h, "fi_getinfo");
+		lib.dupinfo = dlsym(h, "fi_dupinfo");
+		lib.freeinfo = dlsym(h, "fi_freeinfo");
+		lib.fabric = dlsym(h, "fi_fabric");
+		lib.strerror = dlsym(h, "fi_strerror");
+	}
+	if (!h || !lib.getinfo || !lib.dupinfo || !lib.freeinfo || !lib.fabric || !lib.strerror)
+		load_error = strdup(dlerror()); // the process's only one
+}
+
+const char *pd_load(void) {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	pthread_once(&once, load);
+	return load_error;
+}
+
+const char *pd_strerror(int err) { return lib.strerror(err); }
+
+static struct fi_info *wish(const char *provider) {
+	struct fi_info *h = lib.dupinfo(NULL);
+	if (!h)
+		return NULL;
+	h->caps = FI_RMA | FI_WRITE | FI_REMOTE_WRITE;
+	h->mode = FI_CONTEXT | FI_CONTEXT2;
+	h->ep_attr->type = FI_EP_RDM;
+	h->domain_attr->threading = FI_THREAD_SAFE;
+	h->domain_attr->resource_mgmt = FI_RM_ENABLED;
+	h->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+	// Complete is what is visible at the target.
+	h->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
+	if (provider)
+		h->fabric_attr->prov_name = strdup(provider);
+	return h;
+}
+
+// find asks for the provider at addr; one whose addresses are not the host's is
+// asked for without.
+static int find(const char *provider, const char *addr, struct fi_info **out) {
+	struct fi_info *h = wish(provider);
+	if (!h)
+		return -FI_ENOMEM;
+	int err = -FI_ENODATA;
+	if (*addr)
+		err = lib.getinfo(API, addr, NULL, FI_SOURCE, h, out);
+	if (err)
+		err = lib.getinfo(API, NULL, NULL, 0, h, out);
+	lib.freeinfo(h);
+	return err;
+}
+
+void pd_providers(char *names, size_t size) {
+	struct fi_info *h = wish(NULL), *all = NULL;
+	*names = 0;
+	if (h && lib.getinfo(API, NULL, NULL, 0, h, &all) == 0) {
+		for (struct fi_info *i = all; i; i = i->next) {
+			const char *name = i->fabric_attr->prov_name;
+			size_t len = strlen(names);
+			if (!strstr(names, name) && len + strlen(name) + 3 < size) {
+				if (len)
+					strcat(names, ", ");
+				strcat(names, name);
+			}
+		}
+		lib.freeinfo(all);
+	}
+	lib.freeinfo(h);
+}
+
+static int open_cq(pd_endpoint *e) {
+	struct fi_cq_attr attr = {.format = FI_CQ_FORMAT_CONTEXT, .wait_obj = FI_WAIT_FD};
+	int err = fi_cq_open(e->domain, &attr, &e->cq, NULL);
+	if (!err && fi_control(&e->cq->fid, FI_GETWAIT, &e->cq_fd) == 0)
+		return 0;
+	if (!err)
+		fi_close(&e->cq->fid);
+	e->cq = NULL;
+	e->cq_fd = -1;
+	attr.wait_obj = FI_WAIT_NONE;
+	return fi_cq_open(e->domain, &attr, &e->cq, NULL);
+}
+
+static int set_up(pd_endpoint *e, const char *provider, const char *addr, int window, const char **what) {
+	struct fi_av_attr av = {.type = FI_AV_TABLE, .count = 1};
+	int err;
+
+	*what = "allocate";
+	e->slots = calloc(window, sizeof *e->slots);
+	e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (!e->slots || e->wake_fd < 0)
+		return -errno;
+	for (int i = 0; i < window; i++) {
+		e->slots[i].next = e->unused;
+		e->unused = &e->slots[i];
+	}
+	*what = "fi_getinfo";
+	if ((err = find(provider, addr, &e->info)))
+		return err;
+	*what = "fi_fabric";
+	if ((err = lib.fabric(e->info->fabric_attr, &e->fabric, NULL)))
+		return err;
+	*what = "fi_domain";
+	if ((err = fi_domain(e->fabric, e->info, &e->domain, NULL)))
+		return err;
+	*what = "fi_av_open";
+	if ((err = fi_av_open(e->domain, &av, &e->av, NULL)))
+		return err;
+	*what = "fi_cq_open";
+	if ((err = open_cq(e)))
+		return err;
+	*what = "fi_endpoint";
+	if ((err = fi_endpoint(e->domain, e->info, &e->ep, NULL)))
+		return err;
+	*what = "fi_ep_bind";
+	if ((err = fi_ep_bind(e->ep, &e->av->fid, 0)) || (err = fi_ep_bind(e->ep, &e->cq->fid, FI_TRANSMIT | FI_RECV)))
+		return err;
+	*what = "fi_enable";
+	return fi_enable(e->ep);
+}
+
+int pd_open(const char *provider, const char *addr, int window, pd_endpoint **out, const char **what) {
+	pd_endpoint *e = calloc(1, sizeof *e);
+	*what = "allocate";
+	if (!e)
+		return FI_ENOMEM;
+	e->cq_fd = e->wake_fd = -1;
+	pthread_mutex_init(&e->lock, NULL);
+	int err = set_up(e, provider, addr, window, what);
+	if (err) {
+		pd_close(e);
+		return -err;
+	}
+	*out = e;
+	return 0;
+}
+
+static void shut(struct fid *f) {
+	if (f)
+		fi_close(f);
+}
+
+void pd_shut(pd_endpoint *e) {
+	shut(e->ep ? &e->ep->fid : NULL);
+	e->ep = NULL;
+}
+
+void pd_close(pd_endpoint *e) {
+	pd_shut(e);
+	shut(e->cq ? &e->cq->fid : NULL);
+	shut(e->av ? &e->av->fid : NULL);
+	shut(e->domain ? &e->domain->fid : NULL);
+	shut(e->fabric ? &e->fabric->fid : NULL);
+	if (e->info)
+		lib.freeinfo(e->info);
+	if (e->wake_fd >= 0)
+		close(e->wake_fd);
+	pthread_mutex_destroy(&e->lock);
+	free(e->slots);
+	free(e->work);
+	free(e->posted);
+	free(e);
+}
+
+int pd_name(pd_endpoint *e, void *name, size_t *len) { return -fi_getname(&e->ep->fid, name, len); }
+
+const char *pd_provider(pd_endpoint *e) { return e->info->fabric_attr->prov_name; }
+
+int pd_peer(pd_endpoint *e, const void *name) {
+	int n = fi_av_insert(e->av, name, 1, &e->peer, 0, NULL);
+	return n == 1 ? 0 : n < 0 ? -n : FI_EADDRNOTAVAIL;
+}
+
+int pd_register(pd_endpoint *e, void *mem, size_t len, int remote, uint64_t key, pd_region *out) {
+	struct fid_mr *mr;
+	uint64_t mode = e->info->domain_attr->mr_mode;
+	size_t room = e->info->domain_attr->mr_key_size;
+	if (room && room < sizeof key)
+		key &= ((uint64_t)1 << (8 * room)) - 1;
+	int err = fi_mr_reg(e->domain, mem, len, remote ? FI_REMOTE_WRITE : FI_WRITE, 0, key, 0, &mr, NULL);
+	if (err)
+		return -err;
+	out->mr = mr;
+	out->key = fi_mr_key(mr);
+	out->base = mode & FI_MR_VIRT_ADDR ? (uint64_t)(uintptr_t)mem : 0;
+	return 0;
+}
+
+void pd_unregister(pd_region *r) {
+	shut(&((struct fid_mr *)r->mr)->fid);
+	r->mr = NULL;
+}
+
+void pd_source(pd_endpoint *e, const pd_region *r) { e->source = fi_mr_desc(r->mr); }
+
+static void wake(pd_endpoint *e) {
+	uint64_t one = 1;
+	// It fails only when it is awake already for 2^64-1 reasons.
+	(void)!write(e->wake_fd, &one, sizeof one);
+}
+
+int pd_post(pd_endpoint *e, const pd_write *writes, int n) {
+	pthread_mutex_lock(&e->lock);
+	if (e->posted_len + n > e->posted_cap) {
+		int cap = 2 * (e->posted_len + n);
+		pd_write *more = realloc(e->posted, cap * sizeof *more);
+		if (!more) {
+			pthread_mutex_unlock(&e->lock);
+			return ENOMEM;
+		}
+		e->posted = more;
+		e->posted_cap = cap;
+	}
+	memcpy(e->posted + e->posted_len, writes, n * sizeof *writes);
+	e->posted_len += n;
+	atomic_store(&e->wanted, 1);
+	pthread_mutex_unlock(&e->lock);
+	if (atomic_load(&e->asleep))
+		wake(e);
+	return 0;
+}
+
+void pd_stop(pd_endpoint *e) {
+	atomic_store(&e->stopped, 1);
+	wake(e);
+}
+
+// take gets what was posted once all that was taken before is sent.
+static void take(pd_endpoint *e) {
+	if (e->work_next < e->work_len || !atomic_load(&e->wanted))
+		return;
+	pthread_mutex_lock(&e->lock);
+	pd_write *list = e->work;
+	int cap = e->work_cap;
+	e->work = e->posted;
+	e->work_cap = e->posted_cap;
+	e->work_len = e->posted_len;
+	e->work_next = 0;
+	e->posted = list;
+	e->posted_cap = cap;
+	e->posted_len = 0;
+	atomic_store(&e->wanted, 0);
+	pthread_mutex_unlock(&e->lock);
+}
+
+// launch sends what the window has room for. It returns how many are done, for
+// they failed at once.
+static int launch(pd_endpoint *e, pd_done *done, int max) {
+	int n = 0;
+	take(e);
+	while (e->work_next < e->work_len && e->unused && n < max) {
+		pd_write *w = &e->work[e->work_next];
+		struct slot *s = e->unused;
+		ssize_t err = fi_write(e->ep, w->buf, w->len, e->source, e->peer, w->addr, w->key, &s->context);
+		if (err == -FI_EAGAIN)
+			break;
+		e->work_next++;
+		if (err) {
+			done[n++] = (pd_done){.id = w->id, .err = (int)-err};
+			continue;
+		}
+		e->unused = s->next;
+		s->id = w->id;
+		e->flying++;
+	}
+	return n;
+}
+
+static void land(pd_endpoint *e, void *context, pd_done *done, int err, int prov_err) {
+	struct slot *s = context;
+	*done = (pd_done){.id = s->id, .err = err, .prov_err = prov_err};
+	s->next = e->unused;
+	e->unused = s;
+	e->flying--;
+}
+
+// collect reads completions, which is also what makes manual providers work.
+static int collect(pd_endpoint *e, pd_done *done, int max) {
+	struct fi_cq_entry entries[16];
+	if (max > 16)
+		max = 16;
+	ssize_t n = fi_cq_read(e->cq, entries, max);
+	for (ssize_t i = 0; i < n; i++)
+		land(e, entries[i].op_context, &done[i], 0, 0);
+	if (n != -FI_EAVAIL)
+		return n > 0 ? (int)n : 0;
+	struct fi_cq_err_entry fault = {0};
+	// Without a context it is of something of the peer's: nobody waits for it.
+	if (fi_cq_readerr(e->cq, &fault, 0) != 1 || !fault.op_context)
+		return 0;
+	land(e, fault.op_context, done, fault.err ? fault.err : FI_EIO, fault.prov_errno);
+	return 1;
+}
+
+// rest sleeps until something comes or is posted. It reports whether something
+// came.
+static int rest(pd_endpoint *e) {
+	int some = 0;
+	int waiting = e->work_next < e->work_len && e->unused; // for its connection
+	int ms = waiting ? retry : e->cq_fd < 0 ? blind : nap;
+	struct fid *fid = &e->cq->fid;
+	struct pollfd fds[2] = {{.fd = e->wake_fd, .events = POLLIN}, {.fd = e->cq_fd, .events = POLLIN}};
+
+	atomic_store(&e->asleep, 1);
+	if (!atomic_load(&e->wanted) && !atomic_load(&e->stopped)) {
+		if (e->cq_fd >= 0 && fi_trywait(e->fabric, &fid, 1) != FI_SUCCESS)
+			some = 1;
+		else if (poll(fds, e->cq_fd >= 0 ? 2 : 1, ms) > 0)
+			some = fds[1].revents != 0;
+	}
+	atomic_store(&e->asleep, 0);
+	if (fds[0].revents) {
+		uint64_t n;
+		(void)!read(e->wake_fd, &n, sizeof n);
+	}
+	return some;
+}
+
+int pd_run(pd_endpoint *e, pd_done *done, int max) {
+	int looks = 0;
+	while (!atomic_load(&e->stopped)) {
+		int n = launch(e, done, max);
+		if (n < max)
+			n += collect(e, done + n, max - n);
+		if (n > 0)
+			return n;
+		if (looks > 0) {
+			looks--;
+			continue;
+		}
+		if (rest(e) || e->flying > 0)
+			looks = spins;
+	}
+	return 0;
+}
