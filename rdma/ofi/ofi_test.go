@@ -218,10 +218,7 @@ func TestWithdrawnWriter(t *testing.T) {
 // Writers that are killed in the middle of a write, one after the other, leave
 // nothing behind, and the next is served.
 func TestKilledWriters(t *testing.T) {
-	deaths := 12
-	if testing.Short() {
-		deaths = 3
-	}
+	const deaths = 5 // internal/e2e has fifty
 	tg := serve(t, 2, 64<<20)
 	files := 0
 	for i := range deaths {

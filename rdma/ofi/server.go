@@ -32,7 +32,7 @@ type server struct {
 
 	mu     sync.Mutex // held while memory is registered, which is a table entry or a system call
 	peers  map[rdma.Writer]*peer
-	holder []*peer // of each slot: who may write it
+	holder map[int]*peer // of each open slot: who may write it
 }
 
 // peer is one connected writer.
@@ -57,7 +57,7 @@ func Serve(buf *buffer.Buffer, _ string, f rdma.Fabric, gone func(rdma.Writer)) 
 		buf: buf, fabric: f,
 		desc:   descriptor{Provider: f.Provider},
 		peers:  make(map[rdma.Writer]*peer),
-		holder: make([]*peer, buf.Slots()),
+		holder: make(map[int]*peer),
 	}
 	if ip := net.ParseIP(host(l.Addr())); ip == nil || !ip.IsUnspecified() {
 		s.desc.Host = host(l.Addr())
@@ -153,7 +153,7 @@ func (s *server) serve(c net.Conn, w rdma.Writer) {
 	s.mu.Lock()
 	delete(s.peers, w)
 	for slot := range p.open {
-		s.holder[slot] = nil
+		delete(s.holder, slot)
 	}
 	s.mu.Unlock()
 	p.endpoint.stop()
@@ -209,7 +209,7 @@ func (s *server) shut(slot int) {
 	if p := s.holder[slot]; p != nil {
 		p.open[slot].close()
 		delete(p.open, slot)
-		s.holder[slot] = nil
+		delete(s.holder, slot)
 	}
 }
 
