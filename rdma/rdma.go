@@ -19,7 +19,8 @@ var (
 	ErrUnknownRegion = errors.New("the region is not known here")
 
 	// ErrGone is in the error of a Write, and in Cause, when the target can be
-	// written no more, for whatever reason. Done is closed then, or soon.
+	// written no more, for whatever reason. Done is closed then, or soon. It is
+	// in the error of Target.Open too.
 	ErrGone = errors.New("the data connection has ended")
 
 	// ErrEnded is in Cause, with ErrGone, when the target has withdrawn the grant.
@@ -75,7 +76,8 @@ type Target interface {
 	// Open lets w write a slot, where it lives now, and returns what its
 	// initiator needs for that, nil under an engine that needs nothing. A slot is
 	// open to one writer at a time: opening it shuts it to the one before. It
-	// fails when w is not connected or the engine can register no more memory.
+	// fails when w is not connected, with ErrGone if it was and its end is told on
+	// Gone, or when the engine can register no more memory.
 	Open(w Writer, slot int) (access []byte, err error)
 	// Shut lets nobody begin a write to a slot any more. A write that has begun
 	// may go on: only Revoke keeps that away.

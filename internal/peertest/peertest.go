@@ -192,9 +192,9 @@ func (p *Peer) Call(m wire.Message) (wire.Message, error) {
 	return p.Wait(corr, Timeout)
 }
 
-// Attach introduces the peer as a sender that writes with engine.
-func (p *Peer) Attach(name, engine string) (*wire.AttachResponse, error) {
-	m, err := p.Call(&wire.AttachRequest{Name: name, Version: wire.ProtocolVersion, Engines: []string{engine}})
+// Attach introduces the peer as a sender that can write by the engines.
+func (p *Peer) Attach(name string, engines ...string) (*wire.AttachResponse, error) {
+	m, err := p.Call(&wire.AttachRequest{Name: name, Version: wire.ProtocolVersion, Engines: engines})
 	if err != nil {
 		return nil, err
 	}

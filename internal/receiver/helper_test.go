@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,12 +20,21 @@ import (
 const (
 	testSlot   = 64 // bytes of a slot
 	testEngine = "fake"
-	soon       = 15 * time.Second // for what must happen and takes milliseconds
+
+	otherEngine, brokenEngine = "other", "broken" // offered by some tests
+
+	soon = 15 * time.Second // for what must happen and takes milliseconds
 )
 
 // fakeTarget is an engine whose every answer the test decides.
 type fakeTarget struct {
+	engines []string // offered
+
 	mu        sync.Mutex
+	granted   map[rdma.Writer]string              // by which engine
+	doors     []string                            // what was opened and shut, in order
+	open      func(w rdma.Writer, slot int) error // nil: succeeds
+	access    bool                                // Open returns something
 	connected map[rdma.Writer]bool
 	withdrawn []rdma.Writer
 	regions   []rdma.Region
@@ -37,21 +47,33 @@ var _ rdma.Target = (*fakeTarget)(nil)
 
 func newFakeTarget() *fakeTarget {
 	return &fakeTarget{
+		engines:   []string{testEngine},
+		granted:   make(map[rdma.Writer]string),
 		connected: make(map[rdma.Writer]bool),
 		regions:   []rdma.Region{{ID: 0, Desc: []byte("region 0")}},
 		gone:      make(chan rdma.Writer, 16),
 	}
 }
 
-func (f *fakeTarget) Engines() []string { return []string{testEngine} }
+func (f *fakeTarget) Engines() []string { return f.engines }
 
-func (f *fakeTarget) Regions(string) []rdma.Region {
+func (f *fakeTarget) Regions(engine string) []rdma.Region {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return append([]rdma.Region(nil), f.regions...)
+	regions := append([]rdma.Region(nil), f.regions...)
+	for i := range regions {
+		regions[i].Desc = fmt.Appendf(nil, "%s by %s", regions[i].Desc, engine)
+	}
+	return regions
 }
 
-func (f *fakeTarget) Grant(w rdma.Writer, _ string) ([]byte, error) {
+func (f *fakeTarget) Grant(w rdma.Writer, engine string) ([]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if engine == brokenEngine {
+		return nil, errors.New("it is broken")
+	}
+	f.granted[w] = engine
 	return fmt.Appendf(nil, "writer %d", w), nil
 }
 func (f *fakeTarget) GrantRead() ([]byte, error) { return []byte("reader"), nil }
@@ -78,8 +100,48 @@ func (f *fakeTarget) disconnect(w rdma.Writer) {
 
 func (f *fakeTarget) Gone() <-chan rdma.Writer { return f.gone }
 
-func (f *fakeTarget) Open(rdma.Writer, int) ([]byte, error) { return nil, nil }
-func (f *fakeTarget) Shut(int)                              {}
+func (f *fakeTarget) Open(w rdma.Writer, slot int) ([]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.open != nil {
+		if err := f.open(w, slot); err != nil {
+			f.doors = append(f.doors, fmt.Sprintf("%d not to %d", slot, w))
+			return nil, err
+		}
+	}
+	f.doors = append(f.doors, fmt.Sprintf("%d to %d", slot, w))
+	if !f.access {
+		return nil, nil
+	}
+	return fmt.Appendf(nil, "%d for %d", slot, w), nil
+}
+
+func (f *fakeTarget) Shut(slot int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.doors = append(f.doors, fmt.Sprintf("%d shut", slot))
+}
+
+// setOpen decides what becomes of the slots opened from now on.
+func (f *fakeTarget) setOpen(open func(w rdma.Writer, slot int) error) {
+	f.set(func(f *fakeTarget) { f.open = open })
+}
+
+// set changes or looks at it while nobody else does.
+func (f *fakeTarget) set(do func(*fakeTarget)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	do(f)
+}
+
+// saw takes out what was opened and shut since it was asked last.
+func (f *fakeTarget) saw() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	doors := strings.Join(f.doors, ", ")
+	f.doors = nil
+	return doors
+}
 
 func (f *fakeTarget) Revoke(slots []int) (int, error) {
 	if f.revoke != nil {
@@ -301,7 +363,12 @@ func as[T wire.Message](p *peer, answer wire.Message, err error) T {
 
 func (p *peer) attach(name string) *wire.AttachResponse {
 	p.t.Helper()
-	resp, err := p.Attach(name, testEngine)
+	return p.attachBy(name, testEngine)
+}
+
+func (p *peer) attachBy(name string, engines ...string) *wire.AttachResponse {
+	p.t.Helper()
+	resp, err := p.Attach(name, engines...)
 	if err != nil {
 		p.t.Fatal(err)
 	}

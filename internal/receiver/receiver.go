@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/pebbe/zmq4"
@@ -98,6 +99,7 @@ type Receiver struct {
 	target  rdma.Target
 	out     *outbox
 	writers *writers
+	access  *access
 	revoker *revoker
 	notify  *notifier // nil without --proxy
 	sink    sink
@@ -138,6 +140,7 @@ func New(cfg Config) (*Receiver, error) {
 		return nil, err
 	}
 	r.writers = newWriters(r.target)
+	r.access = newAccess(r.target)
 	r.revoker = newRevoker(r.target, r.waker.Wake)
 	if cfg.Proxy != "" {
 		if r.notify, err = newNotifier(ctx, cfg.Proxy, cfg.Warn); err != nil {
@@ -199,7 +202,7 @@ func (r *Receiver) turn(busy bool) (bool, error) {
 			return false, err
 		}
 	}
-	gone := r.writers.gone.take()
+	gone := r.writers.left()
 	busy, err := r.receive(read)
 	if err != nil {
 		return false, err
@@ -361,11 +364,23 @@ func (r *Receiver) step(ev reservation.Event) {
 	r.next = r.next[:0]
 }
 
+// apply gives the core an event and does what it says. What the engine then
+// cannot do is told before anything else.
 func (r *Receiver) apply(ev reservation.Event) {
+	for ev != nil {
+		ev = r.applyOne(ev)
+	}
+}
+
+func (r *Receiver) applyOne(ev reservation.Event) (failed reservation.Event) {
 	r.now = time.Now()
 	fx := r.core.Step(r.now.Sub(r.started), ev)
-	for _, a := range fx.Answers { // first: somebody waits for them
-		r.answer(a)
+	unopened := r.access.follow(fx.Doors)
+	if unopened != nil {
+		failed = accessFailed(fx.Doors, unopened)
+	}
+	for _, a := range fx.Answers { // soon: somebody waits for them
+		r.answer(a, unopened)
 	}
 	for i := range fx.Records {
 		r.record(&fx.Records[i])
@@ -378,13 +393,20 @@ func (r *Receiver) apply(ev reservation.Event) {
 			r.next = append(r.next, reservation.Gone{Writer: w})
 		}
 	}
+	return failed
 }
 
-// answer sends one answer of the core's.
-func (r *Receiver) answer(a reservation.Answer) {
+// answer sends one answer of the core's; unopened are slots that it may tell of
+// and that could not be opened.
+func (r *Receiver) answer(a reservation.Answer, unopened map[reservation.Door]error) {
 	env, ok := a.Tag.(*envelope)
 	if !ok {
 		return // the sink's
+	}
+	if m, ok := a.Msg.(*wire.AllocResponse); ok && (unopened != nil || len(r.access.open) > 0) {
+		if g, ok := r.writers.bySender[env.sender]; ok {
+			r.access.give(g.writer, m, unopened)
+		}
 	}
 	taken, ok := a.Msg.(*wire.TakeResponse)
 	ok = ok && taken.Code == ""
@@ -420,14 +442,13 @@ func (r *Receiver) deliver(env *envelope, payload []byte) {
 func (r *Receiver) describe(m *wire.TakeResponse) {
 	m.SlotCount = int64(r.cfg.Reservation.Slots)
 	m.ReceiverID = r.cfg.ID
-	named := make(map[int64]bool)
+	var regions []int64
 	for _, c := range m.Chunks {
-		named[c.Region] = true
+		regions = append(regions, c.Region)
 	}
-	for _, region := range r.target.Regions(r.target.Engines()[0]) {
-		if named[int64(region.ID)] {
-			m.Regions = append(m.Regions, wire.Region{ID: int64(region.ID), Desc: region.Desc})
-		}
+	slices.Sort(regions)
+	for _, id := range slices.Compact(regions) {
+		m.Regions = append(m.Regions, wire.Region{ID: id})
 	}
 	token, err := r.target.GrantRead()
 	if err != nil {

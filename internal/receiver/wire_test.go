@@ -245,23 +245,29 @@ func TestUndecodableBatchEndsItsRequest(t *testing.T) {
 }
 
 func TestAttachMismatch(t *testing.T) {
-	r := start(t, nil)
+	r := start(t, offering(testEngine, otherEngine))
+	foreign := map[string]string{wire.LittleEndian: wire.BigEndian, wire.BigEndian: wire.LittleEndian}[hostOrder]
 	p := r.dial(peertest.Options{})
 	for _, tc := range []struct {
 		req  wire.AttachRequest
 		want string
 	}{
-		{wire.AttachRequest{Version: 2, Engines: []string{testEngine}}, "sender speaks protocol version 2, receiver 1"},
+		{wire.AttachRequest{Version: 2, Engines: []string{testEngine}}, "sender speaks protocol version 2, receiver 1: run the same version of pd-tools on both"},
 		{wire.AttachRequest{Version: 1, SlotSize: 128, Engines: []string{testEngine}}, "sender's slots are 128 bytes, receiver's 64: give both the same chunk size"},
-		{wire.AttachRequest{Version: 1, Engines: []string{"ofi", "ucx"}}, "sender writes with ofi, ucx, receiver with fake"},
-		{wire.AttachRequest{Version: 1}, "sender writes with no engine, receiver with fake"},
+		{wire.AttachRequest{Version: 1, ByteOrder: "middle", Engines: []string{testEngine}}, `sender's byte order is "middle", which is unknown, receiver's ` + hostOrder},
+		{wire.AttachRequest{Version: 1, ByteOrder: foreign, Engines: []string{testEngine}}, "sender's byte order is " + foreign + ", receiver's " + hostOrder + ": chunks are not converted, use hosts of one kind"},
+		{wire.AttachRequest{Version: 1, Engines: []string{"ofi", "ucx"}}, "sender writes with ofi, ucx, receiver with fake, other"},
+		{wire.AttachRequest{Version: 1}, "sender writes with no engine, receiver with fake, other"},
 	} {
 		resp := call[*wire.AttachResponse](p, &tc.req)
 		if resp.Code != wire.CodeBadRequest || resp.Error != tc.want || len(resp.Token) > 0 {
 			t.Errorf("answer %+v, want %s", resp, tc.want)
 		}
 	}
-	p.attach("good after all")
+	good := call[*wire.AttachResponse](p, &wire.AttachRequest{Version: 1, SlotSize: testSlot, ByteOrder: hostOrder, Engines: []string{testEngine}})
+	if good.Code != "" {
+		t.Errorf("answer %+v", good)
+	}
 }
 
 func TestEpochOfAStrangerIsStale(t *testing.T) {

@@ -193,7 +193,7 @@ func (t *target) Open(w rdma.Writer, slot int) ([]byte, error) {
 	t.Shut(slot) // to the one before, whose engine may be another
 	s := t.server(w)
 	if s == nil {
-		return nil, fmt.Errorf("open slot %d to writer %d: its connection has ended, or it never had a grant", slot, w)
+		return nil, fmt.Errorf("open slot %d to writer %d: %w, or it never had a grant", slot, w, rdma.ErrGone)
 	}
 	access, err := s.Open(w, slot)
 	if err != nil {

@@ -159,7 +159,7 @@ func TestOpenShutsToTheOneBefore(t *testing.T) {
 	wantError(t, err, "open slot 0 to writer 4: not connected")
 	fake.disconnect(2)
 	_, err = target.Open(2, 0)
-	wantError(t, err, "open slot 0 to writer 2: its connection has ended")
+	wantError(t, err, "open slot 0 to writer 2: "+rdma.ErrGone.Error())
 }
 
 func TestWithdraw(t *testing.T) {
