@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/pd-tools/pd-tools/internal/cli"
+	"github.com/pd-tools/pd-tools/rdma/engines"
 )
 
 // run runs pd-send in this process.
@@ -36,6 +38,8 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{to, "--batch", "0"}, "--batch"},
 		{[]string{to, "--batch", "8193"}, "8192"},
 		{[]string{to, "--engine", "ucx"}, "ofi"},
+		{[]string{to, "--fabric", ""}, "--fabric"},
+		{[]string{to, "--fabric-addr", "eth0"}, "IP address"},
 		{[]string{to, "--timeout", "-1s"}, "--timeout"},
 		{[]string{to, "--timeout", "NaN"}, "--timeout"},
 		{[]string{to, "--pending", "-1"}, "--pending"},
@@ -90,13 +94,24 @@ func TestLaterFlagsAreAccepted(t *testing.T) {
 	if err := os.WriteFile(manifest, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	code, stdout, stderr := run("--to", "tcp://127.0.0.1:9", "--engine", "ofi", "--monitor", "tcp://127.0.0.1:*", manifest)
+	code, stdout, stderr := run("--to", "tcp://127.0.0.1:9", "--fabric", "verbs;ofi_rxm", "--fabric-addr", "fd00::1", "--monitor", "tcp://127.0.0.1:*", manifest)
 	if code != cli.ExitOK || stdout != "" {
 		t.Errorf("exit %d, stdout %q", code, stdout)
 	}
-	for _, want := range []string{"--engine ofi does nothing yet", "--monitor does nothing yet", "0 requests", "notices were off"} {
+	for _, want := range []string{"--monitor does nothing yet", "0 requests", "notices were off"} {
 		if !strings.Contains(stderr, want) {
 			t.Errorf("stderr does not say %q: %s", want, stderr)
+		}
+	}
+}
+
+func TestEngineThatIsNotBuiltIn(t *testing.T) {
+	built := engines.Names()
+	for _, name := range []string{"shm", "ofi"} {
+		code, stdout, stderr := run("--to", "tcp://127.0.0.1:9", "--engine", name, os.DevNull)
+		want := map[bool]int{true: cli.ExitOK, false: cli.ExitUsage}[slices.Contains(built, name)]
+		if code != want || stdout != "" || want == cli.ExitUsage && !strings.Contains(stderr, "-tags no"+name) {
+			t.Errorf("--engine %s, built in are %q: exit %d, stdout %q, stderr %q", name, built, code, stdout, stderr)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -47,7 +48,9 @@ One JSON line on stdout says how each request ended.
 			cli.Var(&o.notify, "notify", "WHAT", "all", "what the proxy is told: all, or ready (LMCache's knows no failure)", cli.OneOf("all", "ready")),
 			cli.Var(&o.Staging, "staging-size", "SIZE", "64MiB", "memory in which chunks wait to be written", cli.Size),
 			cli.Var(&o.Batch, "batch", "N", "8", "chunks asked for at once, at most", cli.Int(1, wire.MaxKeys)),
-			cli.Var(&o.engine, "engine", "NAME", "auto", "how chunks are written: auto, shm or ofi", cli.OneOf("auto", "shm", "ofi")),
+			cli.Var(&o.engine, "engine", "NAME", "auto", "how chunks are written: shm on one host, ofi across hosts, auto by the first that reaches the receiver", cli.OneOf("auto", "shm", "ofi")),
+			cli.Var(&o.Fabric.Provider, "fabric", "PROVIDER", "tcp;ofi_rxm", "libfabric provider of ofi, as fi_info names it", provider),
+			cli.Var(&o.Fabric.Addr, "fabric-addr", "ADDR", "", "address of this host that ofi writes from; else whatever reaches the receiver", cli.IPAddress),
 			cli.Var(&o.Timeout, "timeout", "TIME", "60s", "bounds each wait for a receiver or the proxy; 0 or inf: none", cli.Limit),
 			cli.Var(&o.Pending, "pending", "SIZE", "256MiB", "memory for lines read and not finished; 0 or inf: no limit", cli.SizeLimit),
 			cli.Var(&o.Pace, "pace", "R", "", "obey the lines' \"at\", R times as fast", cli.Factor),
@@ -58,6 +61,13 @@ One JSON line on stdout says how each request ended.
 		Action:   func(c *urfave.Context) error { return send(c, o) },
 		Commands: []*urfave.Command{manifestCommand()},
 	}
+}
+
+func provider(s string) (string, error) {
+	if s == "" {
+		return "", errors.New("is empty: name a provider that fi_info lists")
+	}
+	return s, nil
 }
 
 func name(s string) (string, error) {
@@ -71,7 +81,9 @@ func send(c *urfave.Context, o *options) error {
 	if len(o.Receivers) == 0 {
 		return cli.Usagef("missing --to: name a receiver, such as --to tcp://127.0.0.1:7600")
 	}
-	o.complete(c.Args().Slice())
+	if err := o.complete(c.Args().Slice()); err != nil {
+		return err
+	}
 	ctx, stop := cli.Signals(c.Context, o.ShutdownTimeout)
 	defer stop()
 
@@ -80,17 +92,14 @@ func send(c *urfave.Context, o *options) error {
 	if o.monitor != "" {
 		log.NotYet("--monitor")
 	}
-	if o.engine == "ofi" {
-		log.NotYet("--engine ofi")
-	}
 	var broken atomic.Pointer[error] // why stdout cannot be written
 	lines := cli.NewLines(c.App.Writer, func(err error) { broken.Store(&err) })
 	o.Result = func(r *sender.Result) { lines.JSON(r) }
 	o.Note = func(kind sender.Kind, text string) {
-		if kind == sender.OfInput {
-			log.Printf("%s", cli.Escape(text)) // each fault of the input is named
-		} else {
+		if kind == sender.OfFailed {
 			log.Limitf(string(kind), "%s", cli.Escape(text))
+		} else {
+			log.Printf("%s", cli.Escape(text)) // each is named
 		}
 	}
 	if show.terminal {
@@ -116,7 +125,7 @@ func send(c *urfave.Context, o *options) error {
 }
 
 // complete fills in what the flags left open.
-func (o *options) complete(files []string) {
+func (o *options) complete(files []string) error {
 	o.Files, o.Stdin = files, os.Stdin
 	if len(files) == 0 {
 		o.Files = []string{sender.Stdin}
@@ -126,6 +135,14 @@ func (o *options) complete(files []string) {
 	}
 	o.OnlyReady = o.notify == "ready"
 	o.Engines = engines.Names()
+	if o.engine == "auto" {
+		return nil
+	}
+	if !slices.Contains(o.Engines, o.engine) {
+		return cli.Usagef("--engine %s: this pd-send was built without it (-tags no%[1]s): build it without that tag", o.engine)
+	}
+	o.Engines = []string{o.engine}
+	return nil
 }
 
 // ending bounds the wait for who reads our output, once we were told to stop.

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // These tests run pd-send and pd-recv as processes.
@@ -154,7 +156,13 @@ func has(line map[string]any, pairs []string) bool {
 	return true
 }
 
-func (p *process) signal(s syscall.Signal) { p.cmd.Process.Signal(s) }
+// signal sends a signal. One that stops the process has done so on return.
+func (p *process) signal(s syscall.Signal) {
+	p.cmd.Process.Signal(s)
+	if s == syscall.SIGSTOP {
+		unix.Waitid(unix.P_PID, p.cmd.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)
+	}
+}
 
 func (p *process) write(text string) {
 	p.t.Helper()

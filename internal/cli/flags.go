@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"math"
+	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -190,6 +191,14 @@ func ListenEndpoint(s string) (string, error) { return s, sock.CheckListen(s) }
 
 // DialEndpoint takes an endpoint to connect to.
 func DialEndpoint(s string) (string, error) { return s, sock.CheckDial(s) }
+
+// IPAddress takes an address, not a name.
+func IPAddress(s string) (string, error) {
+	if _, err := netip.ParseAddr(s); err != nil {
+		return "", errors.New("is no IP address")
+	}
+	return s, nil
+}
 
 // OneOf takes one of the given words.
 func OneOf(words ...string) func(string) (string, error) {

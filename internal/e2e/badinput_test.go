@@ -58,6 +58,8 @@ var badValues = map[string]map[string]string{
 	"bool":     {"maybe": "neither true nor false"},
 	"text":     {},
 	"choice":   {"wrong": "none of", "": "none of"},
+	"provider": {"": "fi_info"},
+	"address":  {"eth0": "no IP address", "10.0.0.1:7600": "no IP address", "": "no IP address"},
 	"name":     {strings.Repeat("n", 257): "at most 256"},
 }
 
@@ -80,7 +82,7 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"pd-recv", "drop"}, map[string]string{"timeout": "duration"}},
 		{[]string{"pd-send"}, map[string]string{
 			"to": "dial", "proxy": "dial", "notify": "choice", "staging-size": "size", "batch": "count", "engine": "choice",
-			"timeout": "duration", "pending": "limit", "pace": "number", "name": "name", "monitor": "listen", "shutdown-timeout": "duration",
+			"fabric": "provider", "fabric-addr": "address", "timeout": "duration", "pending": "limit", "pace": "number", "name": "name", "monitor": "listen", "shutdown-timeout": "duration",
 		}},
 		{[]string{"pd-send", "manifest"}, map[string]string{
 			"chunk-size": "size", "tokens-per-chunk": "count", "limit": "count", "interleave": "count", "batch": "count", "prefix": "text",

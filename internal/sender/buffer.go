@@ -56,6 +56,13 @@ func (b *buffer) cut(size int64) error {
 	return nil
 }
 
+// whole is all slots, once they are cut.
+func (b *buffer) whole() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.mem
+}
+
 // slots is how many slots there are.
 func (b *buffer) slots() int {
 	b.mu.Lock()

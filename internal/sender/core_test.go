@@ -53,7 +53,7 @@ func newTestCore(change func(*coreConfig)) (*core, *recorder, *session) {
 	do := &recorder{results: map[string]*Result{}}
 	c := newCore(cfg, do)
 	s := &session{slots: 10, slotSize: 100}
-	c.attached(0, attached{s, 10})
+	c.attached(0, attached{session: s, slots: 10})
 	return c, do, s
 }
 

@@ -15,7 +15,8 @@ import (
 // attached says that a session with a receiver is open.
 type attached struct {
 	session *session
-	slots   int // of staging; the same in every session
+	slots   int    // of staging; the same in every session
+	engine  string // by which it is written, for people
 }
 
 // refused says that a receiver was asked to attach and would not, or that its
@@ -79,6 +80,7 @@ type effects interface {
 // What the core knows of requests at that receiver dies with it.
 type session struct {
 	receiver int
+	engine   string
 	remote   rdma.Remote
 	ctx      context.Context // ends with it
 	epoch    uint64

@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -43,6 +45,9 @@ const (
 	// core's flights are below.
 	ownIDs = uint64(1) << 63
 
+	// onThisHost is the one engine that needs no fabric.
+	onThisHost = "shm"
+
 	// answerFrames is what an answer has: correlation, delimiter, payload.
 	answerFrames = 3
 )
@@ -52,7 +57,8 @@ type linkConfig struct {
 	receiver int
 	endpoint string
 	name     string        // of this sender, for people
-	engines  []string      // best first
+	engines  []string      // that may be written by, best first
+	fabric   rdma.Fabric   // of an engine across hosts
 	timeout  time.Duration // silence after which a session is over; 0: none
 	memory   *buffer
 	clock    *clock
@@ -93,8 +99,12 @@ type opening struct {
 	poller *zmq4.Poller
 	out    [][]byte // correlation and payload of messages ZeroMQ has not taken yet, in turn
 
+	engines  []string  // that are asked for, best first
+	firstAsk uint64    // correlation of the first AttachRequest that asks for them
+	failures []failure // of engines that were tried before
+
 	asked       time.Duration // when the last AttachRequest was sent
-	granted     time.Duration // when it was answered
+	heard       time.Time     // when the last answer came; goes on while the process is stopped
 	beat        time.Duration // when the last Heartbeat was sent
 	beatEvery   time.Duration
 	silentSince time.Duration // when the first of own messages was sent that nothing followed; 0: none
@@ -106,6 +116,12 @@ type opening struct {
 	lease   time.Duration
 	regions map[int64]bool // known to the engine
 	pending []parked       // answers that name others
+}
+
+// failure is why the receiver's memory is not written by an engine.
+type failure struct {
+	engine string
+	err    error
 }
 
 // parked is an answer that waits for a region to become known.
@@ -147,8 +163,8 @@ type (
 		opening *opening
 		resp    *wire.AttachResponse
 		remote  rdma.Remote
-		err     error
-		code    wire.Code
+		err     error // of the engine
+		misfit  error // the receiver cannot be ours, whatever the engine
 	}
 	updated struct {
 		opening *opening
@@ -247,7 +263,7 @@ func (l *link) begin() {
 		l.cfg.emit(refused{receiver: l.cfg.receiver, err: err, code: codeUnreachable})
 		return
 	}
-	o := &opening{socket: socket, poller: zmq4.NewPoller()}
+	o := &opening{socket: socket, poller: zmq4.NewPoller(), engines: l.cfg.engines}
 	o.ctx, o.cancel = context.WithCancel(context.Background())
 	o.poller.Add(l.waker.Socket(), zmq4.POLLIN)
 	o.poller.Add(socket, zmq4.POLLIN)
@@ -277,11 +293,15 @@ func (l *link) ask() {
 	o := l.opening
 	o.asked = l.cfg.clock.now()
 	o.out = nil // an AttachRequest that found no connection is not worth two
+	l.introduce()
+}
+
+func (l *link) introduce() {
 	l.sendOwn(&wire.AttachRequest{
 		Name:     l.cfg.name,
 		Version:  wire.ProtocolVersion,
 		SlotSize: l.cfg.memory.slotSize(),
-		Engines:  l.cfg.engines,
+		Engines:  l.opening.engines,
 	})
 }
 
@@ -337,13 +357,13 @@ func (l *link) receive(frames [][]byte) error {
 	}
 	id := binary.BigEndian.Uint64(frames[0])
 	o := l.opening
-	o.silentSince = 0
+	o.silentSince, o.heard = 0, time.Now()
 	if o.session != nil {
 		o.session.heard.Store(int64(l.cfg.clock.now()))
 	}
 	switch msg := msg.(type) {
 	case *wire.AttachResponse:
-		return l.attachAnswered(msg)
+		l.attachAnswered(id, msg)
 	case *wire.AllocResponse:
 		if msg.Code == wire.CodeStaleEpoch || msg.Epoch != 0 && msg.Epoch != o.epoch {
 			l.lose(l.estranged(msg.Epoch))
@@ -427,12 +447,7 @@ func (l *link) deliver(a parked) {
 	o.pending = append(o.pending, a)
 	if o.state == up {
 		o.state = refreshing
-		l.sendOwn(&wire.AttachRequest{
-			Name:     l.cfg.name,
-			Version:  wire.ProtocolVersion,
-			SlotSize: o.session.slotSize,
-			Engines:  l.cfg.engines,
-		})
+		l.introduce()
 	}
 }
 
@@ -450,21 +465,25 @@ func (o *opening) knows(msg wire.Message) bool {
 }
 
 // attachAnswered goes on with a session whose receiver answered. Asked several
-// times, it answers as often.
-func (l *link) attachAnswered(resp *wire.AttachResponse) error {
+// times, it answers as often; what it answers to an earlier choice of engines
+// does not matter any more.
+func (l *link) attachAnswered(id uint64, resp *wire.AttachResponse) {
 	o := l.opening
 	switch {
+	case id < o.firstAsk:
 	case resp.Error != "" || resp.Code != "":
-		l.lose(lost{code: resp.Code, err: fmt.Errorf("%s refuses to attach us: %s", l.cfg.endpoint, resp.Error)})
+		l.lose(lost{code: resp.Code, err: l.refusal(resp.Error)})
 	case resp.Version != wire.ProtocolVersion:
 		l.lose(lost{code: wire.CodeBadRequest, err: fmt.Errorf(
 			"%s speaks protocol version %d, this sender %d", l.cfg.endpoint, resp.Version, wire.ProtocolVersion)})
+	case !slices.Contains(o.engines, resp.Engine):
+		l.lose(lost{code: wire.CodeBadRequest, err: fmt.Errorf(
+			"%s wants to be written by %q, this sender asked for %s", l.cfg.endpoint, resp.Engine, strings.Join(o.engines, ", "))})
 	case o.state == attaching:
 		o.state = mapping
 		o.epoch = resp.Epoch
 		o.lease = time.Duration(resp.LeaseMS) * time.Millisecond
-		o.granted = l.cfg.clock.now()
-		o.beat = o.granted
+		o.beat = l.cfg.clock.now()
 		o.beatEvery = beatEvery(o.lease, l.cfg.timeout)
 		l.help(func() { l.in.put(l.reach(o, resp)) })
 	case resp.Epoch != o.epoch:
@@ -473,7 +492,24 @@ func (l *link) attachAnswered(resp *wire.AttachResponse) error {
 		o.state = updating
 		l.help(func() { l.in.put(updated{o, resp, o.session.remote.Update(regions(resp))}) })
 	}
-	return nil
+}
+
+// refusal words why the receiver will not have us, after what kept us from
+// writing by the engines that it would.
+func (l *link) refusal(text string) error {
+	o := l.opening
+	if len(o.failures) == 0 {
+		return fmt.Errorf("%s refuses to attach us: %s", l.cfg.endpoint, text)
+	}
+	return l.unreached(append(o.failures, failure{strings.Join(o.engines, ", "), errors.New(text)}))
+}
+
+func (l *link) unreached(failures []failure) error {
+	why := make([]string, len(failures))
+	for i, f := range failures {
+		why[i] = fmt.Sprintf("%s: %v", f.engine, f.err)
+	}
+	return fmt.Errorf("cannot reach the memory of %s: %s", l.cfg.endpoint, strings.Join(why, "; "))
 }
 
 // beatEvery is a third of the lease, so that two heartbeats may be lost; and of
@@ -499,21 +535,27 @@ func (l *link) help(f func()) {
 // reach gets at the receiver's memory. It runs in a helper: a large buffer
 // takes its time.
 func (l *link) reach(o *opening, resp *wire.AttachResponse) mapped {
-	m := mapped{opening: o, resp: resp, code: wire.CodeBadRequest}
-	if m.err = l.cfg.memory.cut(resp.SlotSize); m.err != nil {
-		m.err = fmt.Errorf("%s: %w", l.cfg.endpoint, m.err)
+	m := mapped{opening: o, resp: resp}
+	if err := l.cfg.memory.cut(resp.SlotSize); err != nil {
+		m.misfit = fmt.Errorf("%s: %w", l.cfg.endpoint, err)
 		return m
 	}
-	m.remote, m.err = l.cfg.attach(o.ctx, resp.Engine, rdma.Attachment{
+	ctx := o.ctx
+	if d := l.cfg.timeout / 2; d > 0 { // so that there is time left for another engine, or to say why
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, d, fmt.Errorf("no success within %v", d))
+		defer cancel()
+	}
+	m.remote, m.err = l.cfg.attach(ctx, resp.Engine, rdma.Attachment{
 		ReceiverID: resp.ReceiverID,
 		Token:      resp.Token,
 		Regions:    regions(resp),
 		SlotSize:   resp.SlotSize,
 		Slots:      int(resp.SlotCount),
+		Staging:    l.cfg.memory.whole(),
+		Host:       sock.Host(l.cfg.endpoint),
+		Fabric:     l.cfg.fabric,
 	})
-	if m.err != nil {
-		m.err, m.code = fmt.Errorf("cannot reach the memory of %s: %w", l.cfg.endpoint, m.err), wire.CodeInternal
-	}
 	return m
 }
 
@@ -538,21 +580,23 @@ func (l *link) mapped(m mapped) {
 	switch {
 	case l.opening != o:
 		if m.remote != nil {
-			m.remote.Close()
+			l.help(func() { _ = m.remote.Close() }) // its session is over: nobody cares
 		}
 		return
-	case m.err != nil && o.lease > 0 && l.cfg.clock.now()-o.granted >= o.lease:
-		l.lose(l.estranged(0)) // most likely: we were stopped, and the grant is over
+	case m.misfit != nil:
+		l.lose(lost{err: m.misfit, code: wire.CodeBadRequest})
 		return
 	case m.err != nil:
-		l.lose(lost{err: m.err, code: m.code})
+		l.unmapped(m.resp.Engine, m.err)
 		return
 	}
 	l.anew = 0
 	o.state = up
 	o.learn(m.resp)
+	o.engines = []string{m.resp.Engine} // asked again, the receiver is to stay with it
 	o.session = &session{
 		receiver: l.cfg.receiver,
+		engine:   m.resp.Engine,
 		remote:   m.remote,
 		ctx:      o.ctx,
 		epoch:    m.resp.Epoch,
@@ -567,7 +611,43 @@ func (l *link) mapped(m mapped) {
 		case <-o.ctx.Done():
 		}
 	})
-	l.cfg.emit(attached{o.session, l.cfg.memory.slots()})
+	l.cfg.emit(attached{o.session, l.cfg.memory.slots(), l.writesBy()})
+}
+
+// unmapped goes on when an engine does not reach the receiver's memory: with
+// another one, if there is any.
+func (l *link) unmapped(engine string, err error) {
+	o := l.opening
+	if !errors.Is(err, rdma.ErrUnreachable) && o.lease > 0 && time.Since(o.heard) >= o.lease {
+		l.lose(l.ended()) // most likely: we were stopped, and the grant is over
+		return
+	}
+	o.failures = append(o.failures, failure{engine, err})
+	o.engines = slices.DeleteFunc(slices.Clone(o.engines), func(name string) bool { return name == engine })
+	if len(o.engines) == 0 {
+		l.lose(lost{code: wire.CodeInternal, err: l.unreached(o.failures)})
+		return
+	}
+	o.state = attaching
+	o.firstAsk = ownIDs | (l.ids + 1)
+	l.ask()
+}
+
+// writesBy says by which engine the session is written, and why not by one that
+// is better and should do, as any does but one for this host when the receiver
+// is on another.
+func (l *link) writesBy() string {
+	o := l.opening
+	text := fmt.Sprintf("%s: writes by %s", l.cfg.endpoint, o.session.engine)
+	if o.session.engine != onThisHost {
+		text += fmt.Sprintf(" (%s)", l.cfg.fabric.Provider)
+	}
+	for _, f := range o.failures {
+		if !errors.Is(f.err, rdma.ErrUnreachable) {
+			text += fmt.Sprintf("; not by %s: %v", f.engine, f.err)
+		}
+	}
+	return text
 }
 
 // updated delivers the answers that waited for new regions.
@@ -677,4 +757,5 @@ func (l *link) shut() {
 			l.handle(m)
 		}
 	}
+	l.helpers.Wait()
 }

@@ -113,7 +113,12 @@ func TestLeaseLostBeforeTheSessionIsOpen(t *testing.T) {
 			f := startFake(t)
 			resp := f.welcome()
 			resp.LeaseMS = lease.Milliseconds()
-			f.instead(func(m fakeMessage) (wire.Message, bool) { return resp, is[*wire.AttachRequest](m.msg) })
+			f.instead(func(m fakeMessage) (wire.Message, bool) {
+				if is[*wire.Heartbeat](m.msg) {
+					return nil, true // as if stopped: none is sent
+				}
+				return resp, is[*wire.AttachRequest](m.msg)
+			})
 			cfg := f.config()
 			cfg.Stdin = oneRequest()
 			attach, tries := cfg.attach, 0
@@ -121,7 +126,7 @@ func TestLeaseLostBeforeTheSessionIsOpen(t *testing.T) {
 				if tries++; tries > tt.failures {
 					return attach(ctx, engine, at)
 				}
-				<-time.After(lease) // as if stopped: the lease passes
+				<-time.After(lease) // the lease passes
 				return nil, errors.New("the token is not good, or not any more")
 			}
 			s := send(t, cfg)

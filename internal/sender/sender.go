@@ -25,6 +25,7 @@ import (
 
 	"github.com/pd-tools/pd-tools/internal/manifest"
 	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/rdma"
 	"github.com/pd-tools/pd-tools/rdma/engines"
 	"github.com/pd-tools/pd-tools/wire"
 )
@@ -43,7 +44,8 @@ type Config struct {
 	Pace  float64   // speed factor for a line's `at`; 0: lines are not held back
 
 	Receivers []string      // endpoints
-	Engines   []string      // best first
+	Engines   []string      // that may be written by, best first
+	Fabric    rdma.Fabric   // of an engine across hosts
 	Name      string        // of this sender, for people
 	Batch     int           // chunks of an AllocRequest at most
 	Staging   int64         // bytes of the staging buffer
@@ -55,9 +57,8 @@ type Config struct {
 
 	ShutdownTimeout time.Duration // how long Run takes to end after its context; 0: no limit
 
-	// Result is told how each request ended, Note what people should know: of
-	// their input, or of a request that failed otherwise. Both are called from
-	// Run's goroutine and must not block.
+	// Result is told how each request ended, Note what people should know. Both
+	// are called from Run's goroutine and must not block.
 	Result func(*Result)
 	Note   func(kind Kind, text string)
 	// Progress, if any, is told every ProgressEvery how far things are.
@@ -73,7 +74,8 @@ type Kind string
 // The kinds of notes.
 const (
 	OfInput  Kind = "input"  // each names a file and, where it is about one, a line
-	OfFailed Kind = "failed" // there may be many of one cause
+	OfFailed Kind = "failed" // a request that failed otherwise; there may be many of one cause
+	OfEngine Kind = "engine" // by which a receiver is written, one a session
 )
 
 // Progress is how far a run is.
@@ -177,6 +179,7 @@ func (r *run) connect() (err error) {
 			endpoint: endpoint,
 			name:     r.cfg.Name,
 			engines:  r.cfg.Engines,
+			fabric:   r.cfg.Fabric,
 			timeout:  r.cfg.Timeout,
 			memory:   r.memory,
 			clock:    r.clock,
@@ -273,6 +276,7 @@ func (r *run) handle(ev any) {
 	case answered:
 		r.core.answered(now, ev)
 	case attached:
+		r.cfg.Note(OfEngine, ev.engine)
 		r.startWorkers(ev.session, ev.slots)
 		r.core.attached(now, ev)
 	case refused:

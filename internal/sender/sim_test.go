@@ -302,7 +302,7 @@ func (s *sim) open(r *simReceiver) {
 	r.session.heard.Store(int64(s.now))
 	s.step(r, reservation.Attach{Sender: r.sender, Writer: r.writer})
 	s.log("attached %d", r.index)
-	s.core.attached(s.now, attached{r.session, s.slots})
+	s.core.attached(s.now, attached{session: r.session, slots: s.slots})
 }
 
 func (s *sim) hear(r *simReceiver) {

@@ -144,6 +144,7 @@ type sending struct {
 	news    *sync.Cond
 	results map[string]*Result
 	notes   []string
+	engines []string // notes of that kind
 }
 
 // send starts a Run; what cfg leaves out gets a default.
@@ -154,7 +155,9 @@ func send(t *testing.T, cfg Config) *sending {
 	if cfg.Files == nil {
 		cfg.Files = []string{Stdin}
 	}
-	cfg.Engines = engines.Names()
+	if cfg.Engines == nil {
+		cfg.Engines = engines.Names()
+	}
 	if cfg.Batch == 0 {
 		cfg.Batch = 8
 	}
@@ -174,9 +177,13 @@ func send(t *testing.T, cfg Config) *sending {
 		s.results[r.ReqID] = r
 		s.news.Broadcast()
 	}
-	cfg.Note = func(_ Kind, text string) {
+	cfg.Note = func(kind Kind, text string) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		if kind == OfEngine {
+			s.engines = append(s.engines, text)
+			return
+		}
 		s.notes = append(s.notes, text)
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())

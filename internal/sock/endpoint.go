@@ -57,6 +57,16 @@ func IsPublic(endpoint string) bool {
 	return err != nil || !ip.IsLoopback()
 }
 
+// Host is the host that a peer reaches by an endpoint to connect to: an address
+// without brackets, or a name. Behind ipc it is this one.
+func Host(endpoint string) string {
+	a, err := parseDial(endpoint)
+	if err != nil || a.scheme == "ipc" {
+		return "localhost"
+	}
+	return a.host
+}
+
 func parseListen(endpoint string) (address, error) { return parse(endpoint) }
 
 func parseDial(endpoint string) (address, error) {

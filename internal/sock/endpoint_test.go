@@ -83,3 +83,16 @@ func TestAdvertise(t *testing.T) {
 		}
 	}
 }
+
+func TestHost(t *testing.T) {
+	for endpoint, want := range map[string]string{
+		"tcp://10.0.0.1:7600":  "10.0.0.1",
+		"tcp://[fd00::1]:7600": "fd00::1",
+		"tcp://decode-0:7600":  "decode-0",
+		"ipc:///run/recv":      "localhost",
+	} {
+		if got := Host(endpoint); got != want {
+			t.Errorf("%s: %q, want %q", endpoint, got, want)
+		}
+	}
+}
