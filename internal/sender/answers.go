@@ -193,6 +193,9 @@ func (b *batch) place(resp *wire.AllocResponse, s *session) error {
 	if n := len(resp.Regions); n != 0 && n != len(resp.RemoteIndexes) {
 		return fmt.Errorf("answer has %d regions for %d slots", n, len(resp.RemoteIndexes))
 	}
+	if n := len(resp.Access); n != 0 && n != len(resp.RemoteIndexes) {
+		return fmt.Errorf("answer has %d accesses for %d slots", n, len(resp.RemoteIndexes))
+	}
 	b.to = make([]destination, 0, len(resp.RemoteIndexes))
 	for i := range b.chunks {
 		if there[i] {
@@ -204,6 +207,9 @@ func (b *batch) place(resp *wire.AllocResponse, s *session) error {
 		}
 		if len(resp.Regions) > 0 {
 			d.region = resp.Regions[len(b.to)]
+		}
+		if len(resp.Access) > 0 {
+			d.access = resp.Access[len(b.to)]
 		}
 		b.to = append(b.to, d)
 	}
@@ -224,6 +230,7 @@ func (c *core) serve() {
 			index:   b.next,
 			region:  int(d.region),
 			remote:  int(d.slot),
+			access:  d.access,
 		}
 		b.next++
 		b.req.addJob(j)

@@ -111,8 +111,8 @@ func TestEngineThatReaches(t *testing.T) {
 				t.Errorf("people are told %q, want %q", s.engines, says)
 			}
 			first := f.wait("AttachRequest", 1, is[*wire.AttachRequest])
-			if got := first.msg.(*wire.AttachRequest).Engines; !slices.Equal(got, tt.may) {
-				t.Errorf("asked for %q", got)
+			if got := first.msg.(*wire.AttachRequest); !slices.Equal(got.Engines, tt.may) || got.ByteOrder != hostOrder() {
+				t.Errorf("asked for %q, %q", got.Engines, got.ByteOrder)
 			}
 			if len(tt.tried) > 1 {
 				second := f.wait("second AttachRequest", 2, is[*wire.AttachRequest])

@@ -19,8 +19,9 @@ type job struct {
 	chunk   *manifest.Chunk
 	index   int // among the destinations of its batch
 	region  int
-	remote  int // slot at the receiver
-	place   int // in its request's list of jobs
+	remote  int    // slot at the receiver
+	access  []byte // of the slot
+	place   int    // in its request's list of jobs
 
 	crc   uint32
 	err   error
@@ -81,7 +82,7 @@ func (j *job) run(ctx context.Context, memory *buffer, ops []rdma.Op) {
 		j.err = errAborted
 		return
 	}
-	ops[0] = rdma.Op{Local: local, Region: j.region, Slot: j.remote}
+	ops[0] = rdma.Op{Local: local, Region: j.region, Slot: j.remote, Access: j.access}
 	if err := j.session.remote.Write(ctx, ops); err != nil {
 		j.err = &writeError{err}
 	}

@@ -298,11 +298,20 @@ func (l *link) ask() {
 
 func (l *link) introduce() {
 	l.sendOwn(&wire.AttachRequest{
-		Name:     l.cfg.name,
-		Version:  wire.ProtocolVersion,
-		SlotSize: l.cfg.memory.slotSize(),
-		Engines:  l.opening.engines,
+		Name:      l.cfg.name,
+		Version:   wire.ProtocolVersion,
+		SlotSize:  l.cfg.memory.slotSize(),
+		Engines:   l.opening.engines,
+		ByteOrder: hostOrder(),
 	})
+}
+
+// hostOrder is the byte order of this host, as wire has it.
+func hostOrder() string {
+	if binary.NativeEndian.Uint16([]byte{1, 0}) == 1 {
+		return wire.LittleEndian
+	}
+	return wire.BigEndian
 }
 
 func (l *link) sendOwn(msg wire.Message) {

@@ -309,7 +309,9 @@ func TestRegionsAreLearntBeforeTheyAreWrittenTo(t *testing.T) {
 			asked++
 			return now, asked > 1
 		case *wire.AllocRequest:
-			return &wire.AllocResponse{RemoteIndexes: []int64{3, 4}, Regions: []int64{0, 5}, Epoch: fakeEpoch}, true
+			return &wire.AllocResponse{
+				RemoteIndexes: []int64{3, 4}, Regions: []int64{0, 5}, Access: [][]byte{{30}, {40}}, Epoch: fakeEpoch,
+			}, true
 		}
 		return nil, false
 	})
@@ -324,6 +326,9 @@ func TestRegionsAreLearntBeforeTheyAreWrittenTo(t *testing.T) {
 	for _, op := range f.remote.writes {
 		if op.Slot == 4 && op.Region != 5 || op.Slot == 3 && op.Region != 0 {
 			t.Errorf("wrote to slot %d of region %d", op.Slot, op.Region)
+		}
+		if len(op.Access) != 1 || int(op.Access[0]) != 10*op.Slot {
+			t.Errorf("wrote to slot %d with access %v", op.Slot, op.Access)
 		}
 	}
 }
@@ -431,14 +436,15 @@ func TestLastWordsAreHeard(t *testing.T) {
 
 func TestAnswersThatMakeNoSense(t *testing.T) {
 	for name, answer := range map[string]wire.Message{
-		"slot beyond the buffer":  &wire.AllocResponse{RemoteIndexes: []int64{0, fakeSlots}, Epoch: fakeEpoch},
-		"negative slot":           &wire.AllocResponse{RemoteIndexes: []int64{0, -1}, Epoch: fakeEpoch},
-		"too few slots":           &wire.AllocResponse{RemoteIndexes: []int64{0}, Epoch: fakeEpoch},
-		"too many slots":          &wire.AllocResponse{RemoteIndexes: []int64{0, 1, 2}, Epoch: fakeEpoch},
-		"already sent, no such":   &wire.AllocResponse{RemoteIndexes: []int64{0}, AlreadySentIndexes: []int64{2}, Epoch: fakeEpoch},
-		"already sent, twice":     &wire.AllocResponse{AlreadySentIndexes: []int64{1, 1}, Epoch: fakeEpoch},
-		"regions for other slots": &wire.AllocResponse{RemoteIndexes: []int64{0, 1}, Regions: []int64{0, 0, 1}, Epoch: fakeEpoch},
-		"answer of another kind":  &wire.CommitResponse{},
+		"slot beyond the buffer":   &wire.AllocResponse{RemoteIndexes: []int64{0, fakeSlots}, Epoch: fakeEpoch},
+		"negative slot":            &wire.AllocResponse{RemoteIndexes: []int64{0, -1}, Epoch: fakeEpoch},
+		"too few slots":            &wire.AllocResponse{RemoteIndexes: []int64{0}, Epoch: fakeEpoch},
+		"too many slots":           &wire.AllocResponse{RemoteIndexes: []int64{0, 1, 2}, Epoch: fakeEpoch},
+		"already sent, no such":    &wire.AllocResponse{RemoteIndexes: []int64{0}, AlreadySentIndexes: []int64{2}, Epoch: fakeEpoch},
+		"already sent, twice":      &wire.AllocResponse{AlreadySentIndexes: []int64{1, 1}, Epoch: fakeEpoch},
+		"regions for other slots":  &wire.AllocResponse{RemoteIndexes: []int64{0, 1}, Regions: []int64{0, 0, 1}, Epoch: fakeEpoch},
+		"accesses for other slots": &wire.AllocResponse{RemoteIndexes: []int64{0, 1}, Access: [][]byte{{1}}, Epoch: fakeEpoch},
+		"answer of another kind":   &wire.CommitResponse{},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := startFake(t)

@@ -72,6 +72,7 @@ type batch struct {
 type destination struct {
 	chunk        int // in the batch
 	slot, region int64
+	access       []byte // what the engine needs to write there
 }
 
 // What a request and its parts count for in memory, bytes, besides their texts.
