@@ -155,7 +155,7 @@ func (c *core) allocated(f *flight, resp *wire.AllocResponse) {
 	}
 	if b := f.batch; b.left > 0 {
 		b.claim.since = c.now
-		c.staging.add(req.receiver.index, &b.claim)
+		c.staging.add(c.now, req.receiver.index, &b.claim)
 		c.serve()
 		return
 	}
@@ -246,7 +246,7 @@ func (c *core) worked(now time.Duration, j *job) {
 	req.removeJob(j)
 	j.session.jobs--
 	c.retire(j.session)
-	c.staging.release(req.receiver.index)
+	c.staging.release(now, req.receiver.index)
 	switch {
 	case req.stage == ended:
 		c.unfence(req, j)

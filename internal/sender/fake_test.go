@@ -137,7 +137,7 @@ func (f *fakeReceiver) usual(m fakeMessage) wire.Message {
 func (f *fakeReceiver) welcome() *wire.AttachResponse {
 	return &wire.AttachResponse{
 		Version: wire.ProtocolVersion, Engine: "shm", SlotSize: fakeSlot, SlotCount: fakeSlots,
-		LeaseMS: 60_000, ReceiverID: "fake", Epoch: fakeEpoch, MaxMessage: wire.MaxMessage, MaxKeys: wire.MaxKeys,
+		LeaseMS: 60_000, ReceiverID: f.endpoint, Epoch: fakeEpoch, MaxMessage: wire.MaxMessage, MaxKeys: wire.MaxKeys,
 		Regions: []wire.Region{{ID: 0}},
 	}
 }
@@ -234,6 +234,7 @@ type fakeRemote struct {
 	writes  []rdma.Op
 	regions []int
 	hold    bool  // writes wait, until their context or the remote ends
+	free    int   // of writes to come that do not
 	fail    error // of every write
 	cause   error // once done is closed
 	closed  bool
@@ -259,7 +260,9 @@ func (r *fakeRemote) Write(ctx context.Context, ops []rdma.Op) error {
 		r.writes = append(r.writes, op)
 	}
 	r.news.Broadcast()
-	for r.hold && ctx.Err() == nil && r.cause == nil {
+	held := r.free == 0
+	r.free = max(0, r.free-1)
+	for held && r.hold && ctx.Err() == nil && r.cause == nil {
 		r.news.Wait()
 	}
 	switch {
@@ -316,6 +319,20 @@ func (r *fakeRemote) setHold(hold bool) {
 	defer r.mu.Unlock()
 	r.hold = hold
 	r.news.Broadcast()
+}
+
+// holdAfter has all writes wait but the next n.
+func (r *fakeRemote) holdAfter(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hold, r.free = true, n
+}
+
+// begun is how many writes have begun.
+func (r *fakeRemote) begun() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.writes)
 }
 
 // waitWrites waits until n writes have begun.

@@ -2,24 +2,41 @@ package sender
 
 import "time"
 
+// flowing is how long ago the last write of a receiver may have ended for it to
+// be given more than its share.
+const flowing = 250 * time.Millisecond
+
+// idleAfter is how long a receiver that neither has nor wants a slot keeps its
+// claim to its share.
+const idleAfter = time.Second
+
 // staging hands out the slots of the staging buffer; it counts them and knows
 // who waits, but no memory. Contract §6: a slot is claimed for a chunk whose remote slot
 // is allocated; while none is free the claim waits, and is served in order of
-// its receiver. Where there are several receivers, one has at most all slots
-// but one (but at least one), so that a slow one never starves another.
+// its receiver.
+//
+// A slot that a receiver has got cannot be taken back, and one that stalls keeps
+// it for good. So each receiver has an equal share, to which the others leave it
+// while it is busy. More than its share gets only a receiver whose writes come to
+// an end, and only of what idle ones leave: a quarter of all slots stays free for
+// whichever of these comes first. So no receiver has all slots, as the contract
+// wants it, unless it is the only one or there is a single slot.
+//
 // One goroutine owns it.
 type staging struct {
 	total int
 	used  int
+	share int // of each receiver
 	lanes []lane
 	turn  int // the lane that is looked at first
 }
 
-// lane is one receiver's share.
+// lane is what one receiver has and wants.
 type lane struct {
 	used  int
-	limit int
 	wait  []*claim
+	freed time.Duration // when a slot last came back; 0: none did
+	seen  time.Duration // when it last had or wanted one; 0: never
 }
 
 // claim asks for slots for the chunks of one batch, one after another. It ends
@@ -33,20 +50,14 @@ type claim struct {
 func (c *claim) waits() bool { return c.left > 0 && c.batch.req.stage != ended }
 
 func newStaging(total, receivers int) *staging {
-	s := &staging{total: total, lanes: make([]lane, receivers)}
-	limit := total
-	if receivers > 1 {
-		limit = max(1, total-1)
-	}
-	for i := range s.lanes {
-		s.lanes[i].limit = limit
-	}
-	return s
+	return &staging{total: total, share: max(1, total/receivers), lanes: make([]lane, receivers)}
 }
 
 // add puts c behind what its receiver already waits for.
-func (s *staging) add(receiver int, c *claim) {
-	s.lanes[receiver].wait = append(s.lanes[receiver].wait, c)
+func (s *staging) add(now time.Duration, receiver int, c *claim) {
+	l := &s.lanes[receiver]
+	l.wait = append(l.wait, c)
+	l.seen = now
 }
 
 // next serves one chunk of the claim whose turn it is: receivers in turn, claims
@@ -59,17 +70,47 @@ func (s *staging) next(now time.Duration) *batch {
 		at := (s.turn + i) % len(s.lanes)
 		l := &s.lanes[at]
 		c := l.first()
-		if c == nil || l.used == l.limit {
+		if c == nil || !s.allows(now, l) {
 			continue
 		}
 		s.turn = at + 1
 		c.left--
 		c.since = now
+		l.seen = now
 		l.used++
 		s.used++
 		return c.batch
 	}
 	return nil
+}
+
+// allows says whether l may have one of the free slots.
+func (s *staging) allows(now time.Duration, l *lane) bool {
+	if l.used < s.share {
+		return true
+	}
+	if l.freed == 0 || now-l.freed >= flowing {
+		return false
+	}
+	kept, idle := 0, false
+	for i := range s.lanes {
+		switch other := &s.lanes[i]; {
+		case other == l:
+		case other.busy(now):
+			kept += max(0, s.share-other.used)
+		default:
+			idle = true
+		}
+	}
+	if idle {
+		kept += max(1, s.total/4)
+	}
+	return s.total-s.used > kept
+}
+
+// busy says whether l has or wants a slot, or did a moment ago.
+func (l *lane) busy(now time.Duration) bool {
+	return l.used > 0 || l.first() != nil || l.seen > 0 && now-l.seen < idleAfter
 }
 
 // first is the claim that is served next, nil when none waits.
@@ -85,12 +126,14 @@ func (l *lane) first() *claim {
 }
 
 // release gives a slot of a receiver's back.
-func (s *staging) release(receiver int) {
-	if s.lanes[receiver].used == 0 {
+func (s *staging) release(now time.Duration, receiver int) {
+	l := &s.lanes[receiver]
+	if l.used == 0 {
 		panic("sender: a staging slot was given back twice")
 	}
-	s.lanes[receiver].used--
+	l.used--
 	s.used--
+	l.freed, l.seen = now, now
 }
 
 // Staging is the state of the staging buffer, as a Snapshot of kind "sender"

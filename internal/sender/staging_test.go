@@ -13,9 +13,9 @@ func newClaim(id string, chunks int) *claim {
 }
 
 // serve takes slots until nobody may have one and names who got them.
-func serve(s *staging) string {
+func serve(s *staging, now time.Duration) string {
 	var got []string
-	for b := s.next(0); b != nil; b = s.next(0) {
+	for b := s.next(now); b != nil; b = s.next(now) {
 		got = append(got, b.req.id)
 	}
 	return strings.Join(got, " ")
@@ -23,11 +23,13 @@ func serve(s *staging) string {
 
 func TestStagingServesInTurn(t *testing.T) {
 	type step struct {
-		claims   string // receiver and id of claims of 2 chunks: "0a 1b"
-		releases []int  // receivers that give a slot back
-		end      string // a request that ends
+		wait     time.Duration // passes before
+		claims   string        // receiver and id of claims of 2 chunks: "0a 1b"
+		releases []int         // receivers that give a slot back
+		end      string        // a request that ends
 		want     string
 	}
+	const stall, quiet = flowing, idleAfter
 	for _, tt := range []struct {
 		name             string
 		total, receivers int
@@ -47,8 +49,37 @@ func TestStagingServesInTurn(t *testing.T) {
 			{claims: "0a 0b 1c 1d", want: "a c a c"},
 			{releases: []int{0, 1}, want: "b d"},
 		}},
+		{"one that has ended no write has its share", 6, 2, []step{
+			{claims: "0a 0b 0c", want: "a a b"},
+			{wait: time.Hour, want: ""},
+			{claims: "1d 1e", want: "d d e"},
+		}},
+		{"one whose writes end has more, but not all", 6, 2, []step{
+			{claims: "0a 0b 0c 0d", want: "a a b"},
+			{releases: []int{0}, want: "b c c"},
+			{claims: "1e", want: "e"},
+			{releases: []int{0}, want: "e"},
+			{releases: []int{0}, want: ""}, // the other is busy
+			{releases: []int{1, 1}, want: ""},
+			{wait: quiet - 1, releases: []int{0}, want: "d"},
+			{wait: 1, releases: []int{0}, want: "d"},
+		}},
+		{"one that stalls gets no more than its share", 6, 2, []step{
+			{claims: "0a 0b 0c 0d", want: "a a b"},
+			{releases: []int{0}, want: "b c c"},
+			{wait: stall, releases: []int{0, 0, 0}, want: "d d"},
+			{wait: stall, claims: "0e 0f", want: ""},
+			{claims: "1x", want: "x x"},
+		}},
+		{"one that was busy lately keeps its share", 6, 2, []step{
+			{claims: "0a 0b 0c 0d 1x", want: "a x a x b"},
+			{releases: []int{1, 1, 0}, want: "b"},
+			{releases: []int{0}, want: "c"},
+			{wait: quiet, releases: []int{0}, want: "c d d"},
+		}},
 		{"one slot is left for the others", 3, 2, []step{
-			{claims: "0a 0b", want: "a a"},
+			{claims: "0a 0b", want: "a"},
+			{releases: []int{0}, want: "a b"},
 			{claims: "1c", want: "c"},
 			{releases: []int{1}, want: "c"},
 			{releases: []int{0}, want: "b"},
@@ -72,18 +103,20 @@ func TestStagingServesInTurn(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newStaging(tt.total, tt.receivers)
 			claims := map[string]*claim{}
+			now := time.Second
 			for i, st := range tt.steps {
+				now += st.wait
 				for _, c := range strings.Fields(st.claims) {
 					claims[c[1:]] = newClaim(c[1:], 2)
-					s.add(int(c[0]-'0'), claims[c[1:]])
+					s.add(now, int(c[0]-'0'), claims[c[1:]])
 				}
 				if st.end != "" {
 					claims[st.end].batch.req.stage = ended
 				}
 				for _, r := range st.releases {
-					s.release(r)
+					s.release(now, r)
 				}
-				if got := serve(s); got != st.want {
+				if got := serve(s, now); got != st.want {
 					t.Fatalf("step %d: served %q, want %q", i, got, st.want)
 				}
 			}
@@ -91,34 +124,44 @@ func TestStagingServesInTurn(t *testing.T) {
 	}
 }
 
-// Contract §6: a receiver has at most all slots but one, and whoever may have a
-// free slot gets it, in order of its receiver.
+// Contract §6: a receiver has at most all slots but one, and is served in order.
+// Whoever has less than its share gets any slot that is free; and while all are
+// busy nobody, whatever it does, has slots of another's share.
 func TestStagingKeepsItsPromises(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(400) {
 		rnd := rand.New(rand.NewPCG(seed, 2))
-		total, receivers := 1+rnd.IntN(6), 1+rnd.IntN(3)
+		total, receivers := 1+rnd.IntN(12), 1+rnd.IntN(4)
 		s := newStaging(total, receivers)
+		share := max(1, total/receivers)
+		most := total
+		if receivers > 1 {
+			most = max(1, total-1)
+		}
 		used := make([]int, receivers)
 		waiting := make([][]*claim, receivers) // the model: who waits, in order
-		limit := total
-		if receivers > 1 {
-			limit = max(1, total-1)
-		}
-		inUse := 0
-		for range 300 {
+		busy := rnd.IntN(2) == 0               // all are, all the time
+		stalled := rnd.IntN(receivers + 1)     // never gives a slot back, unless it is nobody
+		inUse, now := 0, time.Second
+		for range 400 {
+			now += time.Duration(rnd.Int64N(int64(flowing)))
+			for i := range receivers {
+				if busy {
+					s.add(now, i, newClaim("x", 0))
+				}
+			}
 			r := rnd.IntN(receivers)
 			if rnd.IntN(2) == 0 {
 				c := newClaim("x", rnd.IntN(4))
-				s.add(r, c)
+				s.add(now, r, c)
 				if c.left > 0 {
 					waiting[r] = append(waiting[r], c)
 				}
-			} else if used[r] > 0 {
-				s.release(r)
+			} else if used[r] > 0 && r != stalled {
+				s.release(now, r)
 				used[r]--
 				inUse--
 			}
-			for b := s.next(0); b != nil; b = s.next(0) {
+			for b := s.next(now); b != nil; b = s.next(now) {
 				at := -1
 				for i := range waiting {
 					if len(waiting[i]) > 0 && waiting[i][0].batch == b {
@@ -135,11 +178,14 @@ func TestStagingKeepsItsPromises(t *testing.T) {
 				inUse++
 			}
 			for i := range waiting {
-				if used[i] > limit || inUse > total {
+				if used[i] > most || inUse > total {
 					t.Fatalf("seed %d: receiver %d has %d of %d slots, all have %d", seed, i, used[i], total, inUse)
 				}
-				if len(waiting[i]) > 0 && inUse < total && used[i] < limit {
-					t.Fatalf("seed %d: receiver %d waits although %d of %d slots are free", seed, i, total-inUse, total)
+				if others := inUse - used[i]; busy && total >= receivers && others > total-share {
+					t.Fatalf("seed %d: of %d slots receiver %d may have %d, and the others have %d", seed, total, i, share, others)
+				}
+				if len(waiting[i]) > 0 && inUse < total && used[i] < share {
+					t.Fatalf("seed %d: receiver %d has %d slots and waits although %d of %d are free", seed, i, used[i], total-inUse, total)
 				}
 			}
 		}
@@ -149,7 +195,7 @@ func TestStagingKeepsItsPromises(t *testing.T) {
 func TestStagingSnapshot(t *testing.T) {
 	s := newStaging(2, 1)
 	for _, id := range []string{"a", "b", "c"} {
-		s.add(0, newClaim(id, 3))
+		s.add(0, 0, newClaim(id, 3))
 	}
 	s.next(2 * time.Second)
 	s.next(3 * time.Second)
@@ -161,15 +207,15 @@ func TestStagingSnapshot(t *testing.T) {
 
 func TestStagingSlotGivenBackTwice(t *testing.T) {
 	s := newStaging(1, 1)
-	s.add(0, newClaim("a", 1))
+	s.add(0, 0, newClaim("a", 1))
 	s.next(0)
-	s.release(0)
+	s.release(0, 0)
 	defer func() {
 		if recover() == nil {
 			t.Error("nothing happened")
 		}
 	}()
-	s.release(0)
+	s.release(0, 0)
 }
 
 func TestBufferIsCutOnce(t *testing.T) {
