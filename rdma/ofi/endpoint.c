@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,21 +79,31 @@ static struct {
 
 static const char *load_error;
 
-// frugal: ofi_rxm gets ready for thousands of messages of 16 KiB an endpoint, with
-// 68 MiB and 40 ms. We send none; with these it takes 1 MiB and 1 ms. The library
-// reads them once, and who has set them knows better.
-static const char *const frugal[][2] = {
+// defaults are what the library reads when it is loaded, unless it is told
+// otherwise. ofi_rxm gets ready for thousands of messages of 16 KiB an endpoint,
+// with 68 MiB and 40 ms; we send none, and so it takes 1 MiB and 1 ms. The drivers of
+// InfiniPath and Omni-Path catch signals, to say where they were and exit.
+static const char *const defaults[][2] = {
 	{"FI_OFI_RXM_BUFFER_SIZE", "256"},
 	{"FI_OFI_RXM_TX_SIZE", "32"},
 	{"FI_OFI_RXM_RX_SIZE", "32"},
 	{"FI_OFI_RXM_MSG_TX_SIZE", "32"},
 	{"FI_OFI_RXM_MSG_RX_SIZE", "16"},
+	{"IPATH_NO_BACKTRACE", "1"},
+	{"HFI_NO_BACKTRACE", "1"},
 };
 
 static void load(void) {
-	for (size_t i = 0; i < sizeof frugal / sizeof *frugal; i++)
-		setenv(frugal[i][0], frugal[i][1], 0);
+	for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
+		setenv(defaults[i][0], defaults[i][1], 0);
+	// Signals are Go's, whatever drivers think of them.
+	struct sigaction was[NSIG], is;
+	for (int s = 1; s < NSIG; s++)
+		sigaction(s, NULL, &was[s]);
 	void *h = dlopen("libfabric.so.1", RTLD_NOW | RTLD_LOCAL);
+	for (int s = 1; s < NSIG; s++)
+		if (sigaction(s, NULL, &is) == 0 && is.sa_sigaction != was[s].sa_sigaction)
+			sigaction(s, &was[s], NULL);
 	if (h) {
 		lib.getinfo = dlsym(h, "fi_getinfo");
 		lib.dupinfo = dlsym(h, "fi_dupinfo");

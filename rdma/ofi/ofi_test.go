@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/signal"
 	"runtime"
 	"strings"
 	"sync"
@@ -552,4 +553,27 @@ func BenchmarkWrite(b *testing.B) {
 			all.Wait()
 		})
 	}
+}
+
+// Drivers that libfabric brings along install handlers of their own, which end
+// a process by exit(1) where Go would be told.
+func TestSignalsStayOurs(t *testing.T) {
+	tg := serve(t, 1, 4096)
+	tg.attach(1)
+	for _, s := range []os.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP} {
+		heard := make(chan os.Signal, 1)
+		signal.Notify(heard, s)
+		if err := unix.Kill(os.Getpid(), s.(unix.Signal)); err != nil {
+			t.Fatal(err)
+		}
+		<-heard
+		signal.Reset(s)
+	}
+	var nobody *target
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic")
+		}
+	}()
+	_ = nobody.buf // SIGSEGV, which is Go's to turn into a panic
 }
