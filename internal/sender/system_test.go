@@ -1,6 +1,7 @@
 package sender
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pd-tools/pd-tools/internal/client"
+	"github.com/pd-tools/pd-tools/internal/manifest"
 	recv "github.com/pd-tools/pd-tools/internal/receiver"
 	"github.com/pd-tools/pd-tools/internal/reservation"
 	"github.com/pd-tools/pd-tools/rdma"
@@ -22,9 +25,13 @@ const patience = 20 * time.Second
 
 var epochs atomic.Uint64
 
+// testFabric is what ofi goes by.
+var testFabric = rdma.Fabric{Provider: "tcp;ofi_rxm"}
+
 // testReceiver is a pd-recv in this process, with the real engine.
 type testReceiver struct {
 	endpoint string
+	target   rdma.Target
 	stop     context.CancelFunc
 	done     chan struct{}
 
@@ -34,13 +41,14 @@ type testReceiver struct {
 }
 
 type receiverOptions struct {
-	listen string
-	slots  int
-	size   int64
-	mode   reservation.Mode
-	admit  time.Duration
-	lease  time.Duration
-	sink   bool
+	listen  string
+	engines []string // nil: shm
+	slots   int
+	size    int64
+	mode    reservation.Mode
+	admit   time.Duration
+	lease   time.Duration
+	sink    bool
 }
 
 func startReceiver(t *testing.T, o receiverOptions) *testReceiver {
@@ -54,6 +62,9 @@ func startReceiver(t *testing.T, o receiverOptions) *testReceiver {
 	if o.listen == "" {
 		o.listen = "tcp://127.0.0.1:*"
 	}
+	if o.engines == nil {
+		o.engines = []string{"shm"}
+	}
 	epoch := epochs.Add(1)
 	id := fmt.Sprintf("%s-%d-%d", strings.ReplaceAll(t.Name(), "/", "-"), epoch, time.Now().UnixNano())
 	tr := &testReceiver{done: make(chan struct{})}
@@ -61,8 +72,12 @@ func startReceiver(t *testing.T, o receiverOptions) *testReceiver {
 	r, err := recv.New(recv.Config{
 		Listen: o.listen,
 		ID:     id,
-		OpenTarget: func() (rdma.Target, error) {
-			return engines.Open(engines.Config{ReceiverID: id, Slots: o.slots, SlotSize: o.size, Engines: []string{"shm"}})
+		OpenTarget: func() (_ rdma.Target, err error) {
+			tr.target, err = engines.Open(engines.Config{
+				ReceiverID: id, Slots: o.slots, SlotSize: o.size, Engines: o.engines,
+				Fabric: rdma.Fabric{Provider: testFabric.Provider, Addr: "127.0.0.1"},
+			})
+			return tr.target, err
 		},
 		Reservation: reservation.Config{
 			Slots: o.slots, SlotBytes: o.size, Epoch: epoch, Mode: o.mode,
@@ -105,6 +120,30 @@ func (r *testReceiver) collect(lines []byte, _ int) {
 		r.events = append(r.events, ev)
 	}
 	r.news.Broadcast()
+}
+
+// holds checks that a ready request's chunks have the bytes of their pattern.
+func (r *testReceiver) holds(t *testing.T, reqID string, chunks int) {
+	t.Helper()
+	c, err := client.Dial(r.endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	taken, err := c.Take(t.Context(), reqID)
+	if err != nil || len(taken.Chunks) != chunks {
+		t.Fatalf("take of %s: %v, %+v", reqID, err, taken)
+	}
+	for _, ch := range taken.Chunks {
+		want := make([]byte, ch.Length)
+		manifest.Pattern(want, ch.Key)
+		if !bytes.Equal(r.target.Slot(int(ch.Slot))[:ch.Length], want) {
+			t.Errorf("chunk %s is not what was sent", ch.Key)
+		}
+	}
+	if err := c.Release(t.Context(), reqID); err != nil {
+		t.Error(err)
+	}
 }
 
 // event waits for an event of a request.
@@ -157,6 +196,9 @@ func send(t *testing.T, cfg Config) *sending {
 	}
 	if cfg.Engines == nil {
 		cfg.Engines = engines.Names()
+	}
+	if cfg.Fabric == (rdma.Fabric{}) {
+		cfg.Fabric = testFabric
 	}
 	if cfg.Batch == 0 {
 		cfg.Batch = 8
