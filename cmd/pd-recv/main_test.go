@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -38,6 +39,7 @@ func TestScripts(t *testing.T) {
 			env.Values[serverKey{}] = &server{ended: make(chan error, 1)}
 			return nil
 		},
+		Condition: func(cond string) (bool, error) { return slices.Contains(engines.Names(), cond), nil },
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"serve": serveCmd, "event": eventCmd, "says": saysCmd, "signal": signalCmd, "ends": endsCmd, "send": sendCmd, "spoil": spoilCmd, "take": takeCmd,
 			"strangers": strangersCmd, "hangup": hangupCmd,

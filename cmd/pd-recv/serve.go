@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -47,12 +48,14 @@ type serveOptions struct {
 	receiver.Config
 	buffer   int64
 	engines  []string
+	fabric   rdma.Fabric
 	mode     string
 	monitor  string
 	metrics  string
 	shutdown time.Duration
 
 	sink, monitorFlag, metricsFlag *cli.Flag
+	fabricFlags                    []*cli.Flag
 }
 
 func (o *serveOptions) flags() []urfave.Flag {
@@ -60,11 +63,17 @@ func (o *serveOptions) flags() []urfave.Flag {
 	o.sink = cli.Optional(&o.SinkDelay, "sink", "DELAY", "0s", "play the decoder: release what is ready, after DELAY", cli.Delay)
 	o.monitorFlag = cli.Var(&o.monitor, "monitor", "ENDPOINT", "tcp://127.0.0.1:7602", "publish what happens, for pd-top; does nothing yet", cli.ListenEndpoint)
 	o.metricsFlag = cli.Var(&o.metrics, "metrics", "ADDR", "", "serve metrics over HTTP; does nothing yet", cli.Text)
+	o.fabricFlags = []*cli.Flag{
+		cli.Var(&o.fabric.Provider, "fabric", "PROVIDER", "tcp;ofi_rxm", "libfabric provider of ofi, as fi_info names it", cli.Provider),
+		cli.Var(&o.fabric.Addr, "fabric-addr", "ADDR", "", "address of this host where ofi is written; else that of --listen", cli.IPAddress),
+		cli.Var(&o.fabric.Service, "fabric-service", "PORT", "*", "TCP port where ofi's writers introduce themselves; * is a free one", service),
+	}
 	return []urfave.Flag{
 		cli.Var(&o.Listen, "listen", "ENDPOINT", "tcp://127.0.0.1:7600", "where senders and decoders connect; port * is a free one", cli.ListenEndpoint),
 		cli.Var(&o.buffer, "buffer-size", "SIZE", "1GiB", "memory for chunks", cli.Size),
 		cli.Var(&r.SlotBytes, "chunk-size", "SIZE", "1MiB", "largest chunk, the size of a slot", cli.Size),
-		cli.Var(&o.engines, "engine", "NAMES", "shm", "write engines offered, best first: shm, ofi", cli.ListOf("shm", "ofi")),
+		cli.Var(&o.engines, "engine", "NAMES", "shm", "how chunks are written, best first: shm on one host, ofi across hosts, or shm,ofi", cli.ListOf("shm", "ofi")),
+		o.fabricFlags[0], o.fabricFlags[1], o.fabricFlags[2],
 		cli.Var(&o.mode, "admission", "MODE", "reserve", "reserve, or for comparison: serial (one request at a time), none (deadlocks)", cli.OneOf("reserve", "serial", "none")),
 		cli.Var(&r.AdmitTimeout, "admit-timeout", "TIME", "30s", "longest wait for admission; 0 or inf: no limit", cli.Limit),
 		cli.Var(&r.Lease, "lease", "TIME", "15s", "silence that ends a sender; how long a take lasts", lease),
@@ -87,6 +96,17 @@ func lease(s string) (time.Duration, error) {
 		err = fmt.Errorf("is shorter than %v", minLease)
 	}
 	return d, err
+}
+
+// service takes a port; * and 0 are a free one, and give "".
+func service(s string) (string, error) {
+	if s == "*" || s == "0" {
+		return "", nil
+	}
+	if n, err := strconv.ParseUint(s, 10, 16); err != nil || n == 0 {
+		return "", errors.New("is no port from 1 to 65535, nor * for a free one")
+	}
+	return s, nil
 }
 
 // listening is the first line.
@@ -120,10 +140,10 @@ func serve(c *urfave.Context, o *serveOptions) error {
 	r, err := receiver.New(o.Config)
 	if err == nil {
 		out.JSON(&listening{
-			Event: "listening", Endpoint: r.Endpoint(), Engine: engines.Names()[0], TotalChunks: o.Reservation.Slots,
+			Event: "listening", Endpoint: r.Endpoint(), Engine: strings.Join(r.Engines(), ","), TotalChunks: o.Reservation.Slots,
 			ChunkSize: o.Reservation.SlotBytes, BufferSize: o.buffer, Epoch: o.Reservation.Epoch,
 		})
-		o.sayAfter(log, r.Endpoint())
+		o.sayAfter(log, r)
 		go watchFiles(ctx, log)
 		err = r.Run(ctx)
 	}
@@ -155,13 +175,29 @@ func (o *serveOptions) complete() error {
 	r.Epoch = uint64(time.Now().UnixMicro())
 	o.ID = rand.Text()
 	o.Sink = o.sink.IsSet()
-	o.OpenTarget = func() (rdma.Target, error) {
-		return engines.Open(engines.Config{ReceiverID: o.ID, Slots: r.Slots, SlotSize: r.SlotBytes, Engines: engines.Names()[:1]})
+	for _, name := range o.engines {
+		if !slices.Contains(engines.Names(), name) {
+			return cli.Usagef("--engine %s: this pd-recv was built without it (-tags no%[1]s): build it without that tag", name)
+		}
 	}
+	o.OpenTarget = o.open
 	if o.ShutdownTimeout = o.shutdown; o.shutdown == 0 {
 		o.ShutdownTimeout = unlimitedStop
 	}
 	return nil
+}
+
+// open makes the buffer, to be written where --listen is reached unless told
+// otherwise.
+func (o *serveOptions) open() (rdma.Target, error) {
+	r, fabric := &o.Reservation, o.fabric
+	if fabric.Addr == "" {
+		var err error
+		if fabric.Addr, err = sock.ListenAddress(o.Listen); err != nil {
+			return nil, err
+		}
+	}
+	return engines.Open(engines.Config{ReceiverID: o.ID, Slots: r.Slots, SlotSize: r.SlotBytes, Engines: o.engines, Fabric: fabric})
 }
 
 // sayBefore tells people what they should know before it starts.
@@ -172,10 +208,8 @@ func (o *serveOptions) sayBefore(log *cli.Log) {
 	if o.metricsFlag.IsSet() {
 		log.NotYet("--metrics")
 	}
-	for _, name := range o.engines {
-		if !slices.Contains(engines.Names(), name) {
-			log.NotYet("--engine " + name)
-		}
+	if set := func(f *cli.Flag) bool { return f.IsSet() }; slices.ContainsFunc(o.fabricFlags, set) && !slices.Contains(o.engines, "ofi") {
+		log.Printf("warning: the --fabric flags say nothing about %s: they are for --engine ofi", strings.Join(o.engines, ","))
 	}
 	r := &o.Reservation
 	if rest := o.buffer % r.SlotBytes; rest > 0 {
@@ -188,10 +222,10 @@ func (o *serveOptions) sayBefore(log *cli.Log) {
 }
 
 // sayAfter tells people what holds from now on.
-func (o *serveOptions) sayAfter(log *cli.Log, endpoint string) {
-	r := &o.Reservation
-	log.Printf("listening on %s, slots: %d of %s; a request waits at most %s, at most %s requests and %s wait",
-		endpoint, r.Slots, humanize.IBytes(uint64(r.SlotBytes)),
+func (o *serveOptions) sayAfter(log *cli.Log, running *receiver.Receiver) {
+	r, endpoint := &o.Reservation, running.Endpoint()
+	log.Printf("listening on %s, slots: %d of %s, written by %s; a request waits at most %s, at most %s requests and %s wait",
+		endpoint, r.Slots, humanize.IBytes(uint64(r.SlotBytes)), running.WrittenBy(),
 		limit(r.AdmitTimeout == 0, r.AdmitTimeout.String()), limit(r.QueueLimit == 0, strconv.Itoa(r.QueueLimit)),
 		limit(r.QueueBytes == 0, humanize.IBytes(uint64(r.QueueBytes))))
 	if sock.IsPublic(endpoint) {

@@ -49,7 +49,7 @@ One JSON line on stdout says how each request ended.
 			cli.Var(&o.Staging, "staging-size", "SIZE", "64MiB", "memory in which chunks wait to be written", cli.Size),
 			cli.Var(&o.Batch, "batch", "N", "8", "chunks asked for at once, at most", cli.Int(1, wire.MaxKeys)),
 			cli.Var(&o.engine, "engine", "NAME", "auto", "how chunks are written: shm on one host, ofi across hosts, auto by the first that reaches the receiver", cli.OneOf("auto", "shm", "ofi")),
-			cli.Var(&o.Fabric.Provider, "fabric", "PROVIDER", "tcp;ofi_rxm", "libfabric provider of ofi, as fi_info names it", provider),
+			cli.Var(&o.Fabric.Provider, "fabric", "PROVIDER", "tcp;ofi_rxm", "libfabric provider of ofi, as fi_info names it", cli.Provider),
 			cli.Var(&o.Fabric.Addr, "fabric-addr", "ADDR", "", "address of this host that ofi writes from; else whatever reaches the receiver", cli.IPAddress),
 			cli.Var(&o.Timeout, "timeout", "TIME", "60s", "bounds each wait for a receiver or the proxy; 0 or inf: none", cli.Limit),
 			cli.Var(&o.Pending, "pending", "SIZE", "256MiB", "memory for lines read and not finished; 0 or inf: no limit", cli.SizeLimit),
@@ -61,13 +61,6 @@ One JSON line on stdout says how each request ended.
 		Action:   func(c *urfave.Context) error { return send(c, o) },
 		Commands: []*urfave.Command{manifestCommand()},
 	}
-}
-
-func provider(s string) (string, error) {
-	if s == "" {
-		return "", errors.New("is empty: name a provider that fi_info lists")
-	}
-	return s, nil
 }
 
 func name(s string) (string, error) {

@@ -186,6 +186,14 @@ func nameVariables(program string, flags []urfave.Flag) {
 // Text takes any text.
 func Text(s string) (string, error) { return s, nil }
 
+// Provider takes the name of a libfabric provider.
+func Provider(s string) (string, error) {
+	if s == "" {
+		return "", errors.New("is empty: name a provider that fi_info lists")
+	}
+	return s, nil
+}
+
 // ListenEndpoint takes an endpoint to listen on.
 func ListenEndpoint(s string) (string, error) { return s, sock.CheckListen(s) }
 

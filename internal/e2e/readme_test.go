@@ -81,7 +81,7 @@ func repoFile(t *testing.T, name string) string {
 
 // contractFlags are those that scripts depend on.
 var contractFlags = map[string]string{
-	"pd-recv": "--listen --buffer-size --chunk-size --engine --admission --admit-timeout --lease --legacy-lease --ready-ttl " +
+	"pd-recv": "--listen --buffer-size --chunk-size --engine --fabric --fabric-addr --fabric-service --admission --admit-timeout --lease --legacy-lease --ready-ttl " +
 		"--overtake --queue-limit --queue-bytes --sink --proxy --monitor --metrics --shutdown-timeout",
 	"pd-recv take":     "-o --keep",
 	"pd-send":          "--to --proxy --staging-size --batch --engine --timeout --pending --pace --name --monitor --notify --shutdown-timeout",

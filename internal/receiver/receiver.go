@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pebbe/zmq4"
@@ -174,6 +175,17 @@ func (r *Receiver) openSockets() (err error) {
 
 // Endpoint is where peers connect.
 func (r *Receiver) Endpoint() string { return r.endpoint }
+
+// Engines are those by which senders can write, best first.
+func (r *Receiver) Engines() []string { return r.target.Engines() }
+
+// WrittenBy says the same for people, and more if the target can tell.
+func (r *Receiver) WrittenBy() string {
+	if s, ok := r.target.(fmt.Stringer); ok {
+		return s.String()
+	}
+	return strings.Join(r.target.Engines(), ", ")
+}
 
 // Run serves until ctx ends, then answers everybody who waits and closes all,
 // the buffer included, within ShutdownTimeout.

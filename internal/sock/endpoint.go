@@ -67,6 +67,46 @@ func Host(endpoint string) string {
 	return a.host
 }
 
+// ListenAddress is the IP address that an endpoint to listen on means, "" if it
+// is every one of this host's. Behind ipc it is the loopback.
+func ListenAddress(endpoint string) (string, error) {
+	a, err := parseListen(endpoint)
+	if err != nil {
+		return "", err
+	}
+	if a.scheme == "ipc" {
+		return "127.0.0.1", nil
+	}
+	if card, err := net.InterfaceByName(a.host); err == nil {
+		return cardAddress(card)
+	}
+	if err := a.resolveToBind(); err != nil {
+		return "", err
+	}
+	if ip, err := netip.ParseAddr(a.host); err != nil || ip.IsUnspecified() {
+		return "", nil
+	}
+	return a.host, nil
+}
+
+// cardAddress is a network card's first address, IPv4 if it has one.
+func cardAddress(card *net.Interface) (first string, err error) {
+	addrs, err := card.Addrs()
+	for _, addr := range addrs {
+		prefix, err := netip.ParsePrefix(addr.String())
+		if err == nil && prefix.Addr().Is4() {
+			return prefix.Addr().String(), nil
+		}
+		if err == nil && first == "" {
+			first = prefix.Addr().String()
+		}
+	}
+	if err == nil && first == "" {
+		err = fmt.Errorf("network card %s has no address", card.Name)
+	}
+	return first, err
+}
+
 func parseListen(endpoint string) (address, error) { return parse(endpoint) }
 
 func parseDial(endpoint string) (address, error) {

@@ -84,6 +84,26 @@ func TestAdvertise(t *testing.T) {
 	}
 }
 
+func TestListenAddress(t *testing.T) {
+	for endpoint, want := range map[string]string{
+		"tcp://10.0.0.1:7600":  "10.0.0.1",
+		"tcp://[fd00::1]:*":    "fd00::1",
+		"tcp://localhost:7600": "127.0.0.1",
+		"tcp://lo:7600":        "127.0.0.1",
+		"tcp://*:7600":         "",
+		"tcp://0.0.0.0:7600":   "",
+		"tcp://[::]:7600":      "",
+		"ipc:///run/recv":      "127.0.0.1",
+	} {
+		if got, err := ListenAddress(endpoint); got != want || err != nil {
+			t.Errorf("%s: %q, %v, want %q", endpoint, got, err, want)
+		}
+	}
+	if got, err := ListenAddress("tcp://127.0.0.1"); err == nil {
+		t.Errorf("an endpoint without a port has address %q", got)
+	}
+}
+
 func TestHost(t *testing.T) {
 	for endpoint, want := range map[string]string{
 		"tcp://10.0.0.1:7600":  "10.0.0.1",

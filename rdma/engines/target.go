@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/pd-tools/pd-tools/rdma"
@@ -104,6 +105,18 @@ func (t *target) serve(cfg Config, rows []engine) (err error) {
 		t.offered[row.name] = s
 	}
 	return nil
+}
+
+// String says how the buffer is written, for people: of each engine offered its
+// name, or more if it can tell.
+func (t *target) String() string {
+	words := slices.Clone(t.names)
+	for i, name := range words {
+		if s, ok := t.offered[name].(fmt.Stringer); ok {
+			words[i] = s.String()
+		}
+	}
+	return strings.Join(words, ", ")
 }
 
 // Engines implements rdma.Target.
