@@ -13,10 +13,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
-const patience = 10 * time.Second
+const patience = 30 * time.Second // for what takes milliseconds
 
 func patient(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -45,7 +46,7 @@ type record struct {
 }
 
 // A reader that pauses never blocks the caller; afterwards it finds all that
-// was kept, in order, and one line that counts the rest in its place.
+// was kept, in order, and in the place of what was not a line that counts it.
 func TestPausedReader(t *testing.T) {
 	r, w := pipe(t)
 	const limit, lines = 100_000, 10_000
@@ -61,22 +62,23 @@ func TestPausedReader(t *testing.T) {
 		t.Errorf("queue has grown to %d bytes, limit is %d", queued, limit)
 	}
 
-	// The reader wakes up and sees everything up to the drop.
+	// The reader wakes up. There may be two gaps: one before the writing
+	// goroutine first ran, and one after the pipe was full.
 	dec := json.NewDecoder(bufio.NewReader(r))
-	var last, dropped int
-	for dropped == 0 {
+	var at, kept int
+	for at < lines {
 		var rec record
 		if err := dec.Decode(&rec); err != nil {
 			t.Fatal(err)
 		}
-		if rec.Event == "dropped" {
-			dropped = rec.Dropped
-		} else if last++; rec.N != last {
-			t.Fatalf("line %d follows line %d", rec.N, last-1)
+		if rec.Event == "dropped" && rec.Dropped > 0 {
+			at += rec.Dropped
+		} else if at, kept = at+1, kept+1; rec.N != at {
+			t.Fatalf("line %+v, want number %d", rec, at)
 		}
 	}
-	if last+dropped != lines || last == 0 {
-		t.Errorf("%d lines and %d dropped, want %d together", last, dropped, lines)
+	if at != lines || kept < limit/200 || kept == lines {
+		t.Errorf("%d lines and %d dropped, want %d together, some of each", kept, at-kept, lines)
 	}
 
 	// From then on it goes on as if nothing had been.
@@ -141,32 +143,39 @@ func TestCloseFlushes(t *testing.T) {
 	}
 }
 
-// Each line is out within 10 ms, though more keep coming.
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+// Each line is out within 10 ms, though more keep coming. The clock stands
+// while anything runs: only waits count, not how busy the machine is.
 func TestEachLineAtOnce(t *testing.T) {
-	r, w := pipe(t)
-	l := NewLines(w, failTest(t))
-	scanner := bufio.NewScanner(r)
-	var took []time.Duration
-	for range 50 {
-		start := time.Now()
-		l.Text("x")
-		if !scanner.Scan() {
-			t.Fatal(scanner.Err())
+	synctest.Test(t, func(t *testing.T) {
+		const lines, limit = 50, 10 * time.Millisecond
+		out := 0
+		l := NewLines(writerFunc(func(b []byte) (int, error) {
+			for line := range strings.Lines(string(b)) {
+				queued, err := time.Parse(time.RFC3339Nano, strings.TrimSpace(line))
+				if took := time.Since(queued); err != nil || took > limit {
+					t.Errorf("line %q took %v: %v", line, took, err)
+				}
+				out++
+			}
+			return len(b), nil
+		}), failTest(t))
+		for range lines {
+			l.Text(time.Now().Format(time.RFC3339Nano))
+			time.Sleep(time.Millisecond)
 		}
-		took = append(took, time.Since(start))
-	}
-	late := 0
-	for _, d := range took {
-		if d > 10*time.Millisecond {
-			late++
+		time.Sleep(limit)
+		synctest.Wait()
+		if out != lines {
+			t.Errorf("%d lines are out, want %d", out, lines)
 		}
-	}
-	if late > 5 { // a busy machine may be late now and then
-		t.Errorf("%d of %d lines took longer than 10ms: %v", late, len(took), took)
-	}
-	if err := l.Close(patient(t)); err != nil {
-		t.Error(err)
-	}
+		if err := l.Close(patient(t)); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestWriteErrorIsToldOnce(t *testing.T) {
