@@ -11,7 +11,6 @@ import (
 
 const (
 	fenceChunk = 64 * mib
-	fenceMbits = 400 // a chunk takes 1.4 s
 	fenceLease = "1s"
 )
 
@@ -20,7 +19,7 @@ const (
 // request's bytes must be intact, and the late sender must say that its own
 // request has failed, and go on to serve the next.
 func (l *lab) fence(b *bed) error {
-	decode, links, err := b.star(2, fenceMbits)
+	decode, links, err := b.star(2, l.mbits)
 	if err != nil {
 		return err
 	}

@@ -50,27 +50,16 @@ func (l *lab) lost(b *bed) error {
 	if err != nil {
 		return err
 	}
-	to := func(receiver int, id string) *manifest.Batch {
-		r := request(id, lostChunks, mib)
-		r.To = receiver
-		return r
+	steady := &steady{sender: sender, recv: recvs[1], stop: make(chan struct{}), checked: make(chan error, 1)}
+	if err := steady.start(); err != nil {
+		return err
 	}
-	// The other receiver is busy all the time, and a decoder compares all of it.
-	var steady []*manifest.Batch
-	for i := range l.steadyRequests() {
-		steady = append(steady, to(1, fmt.Sprintf("steady%d", i)))
+	if _, err := recvs[1].happened("ready", steady.id(50)); err != nil { // its rate before
+		return err
 	}
-	checked := make(chan error, 1)
-	go func() { checked <- recvs[1].checkAsReady(steady) }()
 	var doomed []*manifest.Batch
-	for i := range lostSlots / lostChunks * 2 { // twice what the buffer holds
-		doomed = append(doomed, to(0, fmt.Sprintf("lost%d", i)))
-	}
-	if err := sender.give(steady...); err != nil {
-		return err
-	}
-	if _, err := recvs[1].happened("ready", "steady20"); err != nil { // its rate before
-		return err
+	for i := range lostSlots / lostChunks {
+		doomed = append(doomed, lostRequest(0, fmt.Sprintf("lost%d", i)))
 	}
 	if err := sender.give(doomed...); err != nil {
 		return err
@@ -105,21 +94,22 @@ func (l *lab) lost(b *bed) error {
 	if err := links[0].mend(); err != nil {
 		return err
 	}
-	back := to(0, "back")
+	back := lostRequest(0, "back")
 	if err := transfer(sender, recvs[0], back); err != nil {
 		return err
 	}
 	l.say("the link was mended: the next request was ready %s after that", seconds(time.Since(noticed)))
-	before, during := recvs[1].rate(time.Time{}, cut), recvs[1].rate(cut, noticed)
+	close(steady.stop)
+	if err := <-steady.checked; err != nil {
+		return err
+	}
+	before, during := recvs[1].rate(steady.began, cut), recvs[1].rate(cut, noticed)
 	r := row{
 		name: "a receiver while another is cut off : before", ours: mbitsText(during), ref: mbitsText(before),
 		ratio: during / before, least: 0.9,
 	}
 	l.table.add(r)
 	l.say("%s: %.2f (%s : %s)", r.name, r.ratio, r.ours, r.ref)
-	if err := <-checked; err != nil {
-		return err
-	}
 	for _, e := range all[event](recvs[0].process) {
 		if e.Event == "ready" && e.ReqID != "back" {
 			// It may be gone: retire sees to it that nothing is left.
@@ -133,28 +123,73 @@ func (l *lab) lost(b *bed) error {
 	return errors.Join(recvs[0].retire(), recvs[1].retire())
 }
 
-// steadyRequests last longer than a receiver may hang.
-func (l *lab) steadyRequests() int {
-	perSecond := l.mbits * 1e6 / 8 / (lostChunks * mib)
-	return perSecond*int(lostWithin/time.Second) + 40
+// lostRequest is one for the receiver at a position.
+func lostRequest(to int, id string) *manifest.Batch {
+	r := request(id, lostChunks, mib)
+	r.To = to
+	return r
 }
 
-// checkAsReady compares and releases the requests as they get ready.
-func (r *receiver) checkAsReady(requests []*manifest.Batch) error {
-	checker, err := r.checker(requests)
+// steady keeps the second receiver of a sender busy, and has all of it
+// compared.
+type steady struct {
+	sender  *sender
+	recv    *receiver
+	began   time.Time
+	stop    chan struct{} // closed to end it
+	checked chan error    // its result
+}
+
+const (
+	steadyAhead = 6 // requests that are under way at a time: they fit the buffer
+	steadyMost  = 5000
+)
+
+func (*steady) id(i int) string { return fmt.Sprintf("steady%d", i) }
+
+func (s *steady) start() error {
+	var requests []*manifest.Batch
+	for i := range steadyMost {
+		requests = append(requests, lostRequest(1, s.id(i)))
+	}
+	checker, err := s.recv.checker(requests)
 	if err != nil {
 		return err
 	}
-	for _, b := range requests {
-		if _, err := r.happened("ready", b.ReqID); err != nil {
+	s.began = time.Now()
+	go func() { s.checked <- s.run(requests, checker) }()
+	return nil
+}
+
+func (s *steady) run(requests []*manifest.Batch, checker *process) error {
+	given := 0
+	for done := 0; ; done++ {
+		for ; given < min(done+steadyAhead, len(requests)) && !s.stopped(); given++ {
+			if err := s.sender.give(requests[given]); err != nil {
+				return err
+			}
+		}
+		if done == given {
+			break
+		}
+		if err := s.sender.ready(s.id(done)); err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintln(checker.stdin, b.ReqID); err != nil {
+		if _, err := fmt.Fprintln(checker.stdin, s.id(done)); err != nil {
 			return checker.failure(err.Error())
 		}
 	}
 	checker.stdin.Close()
 	return checker.wait(patience)
+}
+
+func (s *steady) stopped() bool {
+	select {
+	case <-s.stop:
+		return true
+	default:
+		return false
+	}
 }
 
 // rate is what became ready between two times, 10^6 bits a second.
