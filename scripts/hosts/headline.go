@@ -25,25 +25,9 @@ func (l *lab) headline(b *bed) error {
 	}
 	for _, n := range []int{2, 4} {
 		for _, mode := range []string{"reserve", "serial"} {
-			alone, together, err := l.race(decode, links[:n], mode)
-			if err != nil {
+			if err := l.measure(func() (row, error) { return l.race(decode, links[:n], mode) }); err != nil {
 				return fmt.Errorf("%s, %d senders: %w", mode, n, err)
 			}
-			var sum, longest time.Duration
-			for _, d := range alone {
-				sum += d
-				longest = max(longest, d)
-			}
-			r := row{
-				name: fmt.Sprintf("%d senders at once, `%s` : the longest alone", n, mode),
-				ours: seconds(together), ref: seconds(longest), ratio: ratio(together, longest), most: 1.15,
-			}
-			if mode == "serial" {
-				r.name = fmt.Sprintf("%d senders at once, `%s` : the sum of each alone", n, mode)
-				r.ref, r.ratio, r.least = seconds(sum), ratio(together, sum), 0.9
-			}
-			l.table.add(r)
-			l.say("%s: %.2f (%s : %s)", r.name, r.ratio, r.ours, r.ref)
 		}
 	}
 	return nil
@@ -52,8 +36,31 @@ func (l *lab) headline(b *bed) error {
 func seconds(d time.Duration) string        { return fmt.Sprintf("%.2f s", d.Seconds()) }
 func ratio(ours, ref time.Duration) float64 { return ours.Seconds() / ref.Seconds() }
 
-// race has a sender at each link, and warms it by a request of its own.
-func (l *lab) race(decode *host, links []*link, mode string) (alone []time.Duration, together time.Duration, err error) {
+// race compares all transfers at once with each alone.
+func (l *lab) race(decode *host, links []*link, mode string) (row, error) {
+	alone, together, err := l.transfers(decode, links, mode)
+	if err != nil {
+		return row{}, err
+	}
+	var sum, longest time.Duration
+	for _, d := range alone {
+		sum += d
+		longest = max(longest, d)
+	}
+	r := row{ours: seconds(together), most: 1.15}
+	if mode == "serial" {
+		r.name = fmt.Sprintf("%d senders at once, `serial` : the sum of each alone", len(links))
+		r.ref, r.ratio, r.least = seconds(sum), ratio(together, sum), 0.9
+	} else {
+		r.name = fmt.Sprintf("%d senders at once, `%s` : the longest alone", len(links), mode)
+		r.ref, r.ratio = seconds(longest), ratio(together, longest)
+	}
+	return r, nil
+}
+
+// transfers has a sender at each link, warms it by a request of its own, and
+// times a request of each alone, and then of all at once.
+func (l *lab) transfers(decode *host, links []*link, mode string) (alone []time.Duration, together time.Duration, err error) {
 	recv, err := decode.receive(len(links)*headlineChunks, headlineChunk, "--admission", mode)
 	if err != nil {
 		return nil, 0, err

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	lostChunks = 4 // of 1 MiB, of each request: small ones, to see the rate closely
-	lostSlots  = 32
+	lostChunks = 4   // of 1 MiB, of each request: small ones, to see the rate closely
+	lostSlots  = 128 // more than a second of the link: it is cut in mid-transfer on a busy machine too
 
 	// lostWithin bounds how long a request may hang at a receiver that does not
 	// answer: pd-send's --timeout, and as much again to notice and to tell.
@@ -27,7 +27,7 @@ func (l *lab) lost(b *bed) error {
 		return err
 	}
 	var links []*link
-	var recvs []*receiver
+	var recvs []*receiver // of which the second is never cut off
 	for i := range 2 {
 		decode, err := b.host(fmt.Sprintf("decode%d", i+1))
 		if err != nil {
@@ -36,6 +36,11 @@ func (l *lab) lost(b *bed) error {
 		link, err := b.link(prefill, decode, l.mbits)
 		if err != nil {
 			return err
+		}
+		if i == 0 {
+			if err := l.unreachableFabric(link); err != nil {
+				return err
+			}
 		}
 		recv, err := decode.receive(lostSlots, mib, "--lease", "2s")
 		if err != nil {
@@ -211,6 +216,29 @@ func (r *receiver) rate(from, to time.Time) float64 {
 }
 
 func mbitsText(v float64) string { return fmt.Sprintf("%.0f Mbit/s", v) }
+
+// unreachableFabric sends to a receiver that answers and whose memory cannot be
+// reached, since its fabric is another network.
+func (l *lab) unreachableFabric(link *link) error {
+	recv, err := link.to.receive(lostSlots, mib, "--fabric-addr", "127.0.0.1")
+	if err != nil {
+		return err
+	}
+	send, err := link.from.send("--to", link.receiver(), "--timeout", lostTimeout.String())
+	if err != nil {
+		return err
+	}
+	if err := send.give(request("elsewhere", lostChunks, mib)); err != nil {
+		return err
+	}
+	r, err := send.failed("elsewhere", lostWithin)
+	if err != nil {
+		return err
+	}
+	l.say("another network: %s %s", r.Code, r.Error)
+	send.kill()
+	return recv.retire()
+}
 
 // unreachable sends to an address where nobody is, and to one which no route
 // leads to; a receiver of the same sender that can be reached gets its own.

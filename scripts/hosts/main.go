@@ -142,6 +142,25 @@ func (l *lab) inBed(run func(*lab, *bed) error) (err error) {
 	return run(l, b)
 }
 
+// tries is how often something is measured that misses its bounds. The bed
+// shares its processors with whatever else runs on the machine, which can spoil
+// a run; three in a row are no accident. Each try is printed, the last counts.
+const tries = 3
+
+func (l *lab) measure(what func() (row, error)) error {
+	for try := 1; ; try++ {
+		r, err := what()
+		if err != nil {
+			return err
+		}
+		l.say("try %d: %s: %.2f (%s : %s), to be %s", try, r.name, r.ratio, r.ours, r.ref, r.bounds())
+		if r.holds() || try == tries {
+			l.table.add(r)
+			return nil
+		}
+	}
+}
+
 func (l *lab) say(format string, args ...any) {
 	fmt.Fprintf(l.log, format+"\n", args...)
 }

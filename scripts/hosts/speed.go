@@ -38,27 +38,36 @@ func (l *lab) speed(b *bed) error {
 	if err != nil {
 		return err
 	}
-	var engine, tools []time.Duration
-	for round := range speedRounds + 1 { // the first one warms
-		took, err := alone.write(round + 1)
-		if err != nil {
-			return err
+	round := 0
+	both := func() (engine, tools time.Duration, err error) {
+		round++
+		if engine, err = alone.write(round); err != nil {
+			return 0, 0, err
 		}
-		whole, err := l.timed(recv, []*sender{send}, []*manifest.Batch{request(fmt.Sprintf("round%d", round), speedChunks, speedChunk)})
-		if err != nil {
-			return err
-		}
-		if round > 0 {
-			engine, tools = append(engine, took), append(tools, whole)
-		}
+		tools, err = l.timed(recv, []*sender{send}, []*manifest.Batch{request(fmt.Sprintf("round%d", round), speedChunks, speedChunk)})
+		return engine, tools, err
 	}
-	ours, ref := median(tools), median(engine)
-	r := row{
-		name: fmt.Sprintf("`pd-send` to `pd-recv` : the engine alone, 1 MiB chunks, %d Mbit/s", l.mbits),
-		ours: rate(ours), ref: rate(ref), ratio: ratio(ref, ours), least: 0.9,
+	if _, _, err := both(); err != nil { // warms
+		return err
 	}
-	l.table.add(r)
-	l.say("%s: %.2f (%s : %s)", r.name, r.ratio, r.ours, r.ref)
+	err = l.measure(func() (row, error) {
+		var engine, tools []time.Duration
+		for range speedRounds {
+			e, t, err := both()
+			if err != nil {
+				return row{}, err
+			}
+			engine, tools = append(engine, e), append(tools, t)
+		}
+		ours, ref := median(tools), median(engine)
+		return row{
+			name: fmt.Sprintf("`pd-send` to `pd-recv` : the engine alone, 1 MiB chunks, %d Mbit/s", l.mbits),
+			ours: rate(ours), ref: rate(ref), ratio: ratio(ref, ours), least: 0.9,
+		}, nil
+	})
+	if err != nil {
+		return err
+	}
 	if err := send.finish(); err != nil {
 		return err
 	}
