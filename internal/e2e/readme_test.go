@@ -30,7 +30,7 @@ func TestReadme(t *testing.T) {
 		}
 	}
 	recv, proxy := freePort(t), freePort(t)
-	ports := strings.NewReplacer(":7600", ":"+recv, ":7700", ":"+proxy)
+	ports := strings.NewReplacer(":7600", ":"+recv, ":7700", ":"+proxy, " 7601 ", " "+freePort(t)+" ")
 	dir := t.TempDir()
 	env := append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"),
 		"PD_RECV_LISTEN=tcp://127.0.0.1:"+recv, "PD_PROXY_LISTEN=tcp://127.0.0.1:"+proxy)

@@ -23,9 +23,13 @@
 // 22.04 has in common with it.
 #define API FI_VERSION(1, 11)
 
-// spins is how often an endpoint that has writes under way, or was just written
-// to, looks again before it sleeps.
-enum { spins = 64 };
+// linger is for how long, in microseconds, an endpoint that was just written to
+// looks for more before it sleeps. A sender that paces itself leaves gaps of some
+// hundred, and takes an acknowledgement that comes late for a slower path: a
+// target that sleeps after 50 gets 0.78 of what one that never sleeps gets, after
+// 1000 0.98 (tcp with BBR, 1 MiB). An endpoint that waits for its own writes
+// sleeps at once: it gains nothing by looking, and the processor is wanted.
+enum { linger = 1000 };
 
 // Bounds of one sleep, in milliseconds. Where the provider has a descriptor to
 // wait on they are a net that should catch nothing, except that a write which
@@ -56,6 +60,7 @@ struct pd_endpoint {
 	int flying;
 	pd_write *work; // taken from posted, from next on not sent yet
 	int work_len, work_cap, work_next;
+	int64_t until; // when lingering ends
 
 	pthread_mutex_t lock; // guards posted
 	pd_write *posted;
@@ -421,20 +426,22 @@ static int rest(pd_endpoint *e) {
 	return some;
 }
 
+static int64_t now(void) {
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * INT64_C(1000000) + t.tv_nsec / 1000;
+}
+
 int pd_run(pd_endpoint *e, pd_done *done, int max) {
-	int looks = 0;
 	while (!atomic_load(&e->stopped)) {
 		int n = launch(e, done, max);
 		if (n < max)
 			n += collect(e, done + n, max - n);
 		if (n > 0)
 			return n;
-		if (looks > 0) {
-			looks--;
+		if (e->until && now() < e->until)
 			continue;
-		}
-		if (rest(e) || e->flying > 0)
-			looks = spins;
+		e->until = rest(e) && e->flying == 0 ? now() + linger : 0;
 	}
 	return 0;
 }
