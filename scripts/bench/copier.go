@@ -110,9 +110,14 @@ func stamped(piece []byte, slot int) bool {
 	return string(piece[:len(mark)]) == mark && string(piece[len(piece)-len(mark):]) == mark
 }
 
+// maxOrder is the longest order there is, in bytes: what opens 16,384 slots.
+const maxOrder = 4 * mib
+
 // serve carries out orders, a line of JSON each, until stdin ends.
 func serve[T any](stdin io.Reader, stdout io.Writer, do func(T) (span, error)) error {
-	for lines := bufio.NewScanner(stdin); lines.Scan(); {
+	lines := bufio.NewScanner(stdin)
+	lines.Buffer(nil, maxOrder)
+	for lines.Scan() {
 		var order T
 		if err := json.Unmarshal(lines.Bytes(), &order); err != nil {
 			return err
@@ -125,5 +130,5 @@ func serve[T any](stdin io.Reader, stdout io.Writer, do func(T) (span, error)) e
 			return err
 		}
 	}
-	return nil
+	return lines.Err()
 }

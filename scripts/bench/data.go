@@ -9,6 +9,7 @@ import (
 
 	"github.com/pd-tools/pd-tools/rdma"
 	"github.com/pd-tools/pd-tools/rdma/engines"
+	"github.com/pd-tools/pd-tools/rdma/shm"
 )
 
 const (
@@ -18,7 +19,7 @@ const (
 
 var pieces = []int{64 * kib, 256 * kib, mib, 4 * mib, 8 * mib}
 
-// data compares an engine's writes, from one and from two processes into the
+// data compares shm's writes, from one and from two processes into the
 // buffer of a third, with a copy inside one process. All memory is there
 // before, and larger than the caches.
 func (b *bench) data() error {
@@ -32,11 +33,9 @@ func (b *bench) data() error {
 		walk = quickWalk
 	}
 	b.table.note("data: buffers of %s at each side, walked from end to end.", humanize.IBytes(uint64(walk)))
-	for _, engine := range engines.Names() {
-		for _, piece := range pieces {
-			if err := b.writes(engine, local, walk, piece); err != nil {
-				return err
-			}
+	for _, piece := range pieces {
+		if err := b.writes(local, walk, piece); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -62,10 +61,10 @@ func speed(bytes int, s span) float64 {
 }
 
 // writes fills one table row each for one and two writers.
-func (b *bench) writes(engine string, local *worker, walk, piece int) error {
+func (b *bench) writes(local *worker, walk, piece int) error {
 	slots := walk / piece
 	id := fmt.Sprintf("bench-%d-%d", os.Getpid(), piece)
-	target, err := engines.Open(engines.Config{ReceiverID: id, Slots: slots, SlotSize: int64(piece), Engines: []string{engine}})
+	target, err := engines.Open(engines.Config{ReceiverID: id, Slots: slots, SlotSize: int64(piece), Engines: []string{shm.Name}})
 	if err != nil {
 		return err
 	}
@@ -78,14 +77,14 @@ func (b *bench) writes(engine string, local *worker, walk, piece int) error {
 	}()
 	// The first two share the work of a pair; the last writes all alone.
 	for i, part := range [][2]int{{0, slots / 2}, {slots / 2, slots - slots/2}, {0, slots}} {
-		token, err := target.Grant(rdma.Writer(i+1), engine)
+		token, err := target.Grant(rdma.Writer(i+1), shm.Name)
 		if err != nil {
 			return err
 		}
 		s, err := b.sender(writeOrder{
-			Engine: engine, Piece: piece, First: part[0], Count: part[1],
+			Engine: shm.Name, Piece: piece, First: part[0], Count: part[1],
 			Attachment: &rdma.Attachment{
-				ReceiverID: id, Token: token, Regions: target.Regions(engine), SlotSize: int64(piece), Slots: slots,
+				ReceiverID: id, Token: token, Regions: target.Regions(shm.Name), SlotSize: int64(piece), Slots: slots,
 			},
 		})
 		if err != nil {
@@ -95,12 +94,12 @@ func (b *bench) writes(engine string, local *worker, walk, piece int) error {
 	}
 	for i := range slots {
 		if !stamped(target.Slot(i), i) {
-			return fmt.Errorf("%s: slot %d does not hold what was written", engine, i)
+			return fmt.Errorf("slot %d does not hold what was written", i)
 		}
 	}
 	size := humanize.IBytes(uint64(piece))
-	one := b.table.row(megabytes, limit{}, "%s writes, %s, 1 sender", engine, size)
-	two := b.table.row(megabytes, limit{}, "%s writes, %s, 2 senders", engine, size)
+	one := b.table.row(megabytes, limit{}, "shm writes, %s, 1 sender", size)
+	two := b.table.row(megabytes, limit{}, "shm writes, %s, 2 senders", size)
 	if piece == mib || piece == 4*mib {
 		one.limit, two.limit = atLeast(0.85), atLeast(1.2)
 	}

@@ -84,13 +84,15 @@ func (b *bench) inMemory(size int) (string, error) {
 	return name, os.WriteFile(name, content, 0o600)
 }
 
+func requestID(prefix string, number int) string { return fmt.Sprintf("%s-%d", prefix, number) }
+
 // writeManifest has requests whose chunks walk through the file of walk bytes,
 // again and again; without a file their bytes are patterns.
 func writeManifest(name, prefix string, requests int, file string, walk int) error {
 	var text []byte
 	chunk := 0
 	for r := range requests {
-		id := fmt.Sprintf("%s-%d", prefix, r)
+		id := requestID(prefix, r)
 		for done := 0; done < e2eRequest; done += e2eBatch {
 			batch := manifest.Batch{ReqID: id, Total: e2eRequest, Last: done+e2eBatch == e2eRequest, To: manifest.AnyReceiver}
 			for range e2eBatch {
@@ -108,12 +110,13 @@ func writeManifest(name, prefix string, requests int, file string, walk int) err
 }
 
 // send runs pd-send over a manifest of these many requests; MB/s.
-func (b *bench) send(recv *process, endpoint, list string, requests int) (float64, error) {
+func (b *bench) send(recv *process, endpoint, list string, requests int, flags ...string) (float64, error) {
 	before, err := os.Stat(recv.out)
 	if err != nil {
 		return 0, err
 	}
-	p, err := b.program("pd-send", "--to", endpoint, "--batch", strconv.Itoa(e2eBatch), list)
+	flags = append(flags, "--to", endpoint, "--batch", strconv.Itoa(e2eBatch), list)
+	p, err := b.program("pd-send", flags...)
 	if err != nil {
 		return 0, err
 	}

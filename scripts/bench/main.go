@@ -32,17 +32,19 @@ type bench struct {
 	table table
 }
 
-// sections in the order in which they run.
-var sections = []struct {
+type section struct {
 	name string
 	run  func(*bench) error
-}{
+}
+
+// sections in the order in which they run.
+var sections = append([]section{
 	{"control", (*bench).control},
 	{"wait", (*bench).waiting},
 	{"outstanding", (*bench).outstanding},
 	{"data", (*bench).data},
 	{"e2e", (*bench).endToEnd},
-}
+}, across...)
 
 func main() {
 	if len(os.Args) > 2 && os.Args[1] == roleArg {

@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 // Every section must run against the real programs and fill its rows.
 func TestQuickRun(t *testing.T) {
 	bin := t.TempDir()
-	build := exec.Command("go", "build", "-o", bin, "../../cmd/pd-recv", "../../cmd/pd-send")
+	build := exec.Command("go", "build", "-o", bin, "../../cmd/pd-recv", "../../cmd/pd-send", "../pd-check")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -30,6 +30,7 @@ func TestQuickRun(t *testing.T) {
 	for _, name := range []string{
 		"control: 16 clients, 32 in flight, 32 keys", "bystander's heartbeat, 100 wait", "CPU over 200ms, 100 wait",
 		"1000 outstanding : 8", "shm writes, 8.0 MiB, 2 senders", "pd-send to pd-recv, 1 MiB chunks",
+		"ofi writes, 4.0 MiB : fi_write in C", "pd-send to pd-recv by ofi, 1 MiB chunks, patterns",
 	} {
 		if !strings.Contains(stdout.String(), name) {
 			t.Errorf("no row %q in\n%s", name, stdout.String())

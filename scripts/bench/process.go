@@ -173,7 +173,8 @@ func parseCPU(stat string) (time.Duration, error) {
 	return time.Duration(user+system) * tick, nil
 }
 
-// worker is a role that is told by lines what to do and answers in lines.
+// worker is a role, or a program like one, that is told by lines what to do and
+// answers in lines.
 type worker struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
@@ -185,7 +186,11 @@ func (b *bench) worker(role string) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &worker{cmd: exec.Command(self, roleArg, role)}
+	return startWorker(self, roleArg, role)
+}
+
+func startWorker(name string, args ...string) (w *worker, err error) {
+	w = &worker{cmd: exec.Command(name, args...)}
 	w.cmd.Stderr = os.Stderr
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if w.stdin, err = w.cmd.StdinPipe(); err != nil {
@@ -202,9 +207,14 @@ func (b *bench) worker(role string) (*worker, error) {
 // tell sends an order.
 func (w *worker) tell(order any) error {
 	line, err := json.Marshal(order)
-	if err == nil {
-		_, err = w.stdin.Write(append(line, '\n'))
+	if err != nil {
+		return err
 	}
+	return w.say(string(line))
+}
+
+func (w *worker) say(line string) error {
+	_, err := io.WriteString(w.stdin, line+"\n")
 	return err
 }
 

@@ -12,9 +12,10 @@ const roleArg = "role"
 
 // roles end when their stdin does, so none outlives the bench.
 var roles = map[string]func(stdin io.Reader, stdout io.Writer) error{
-	"echo":   echo,
-	"copier": copier,
-	"writer": writer,
+	"echo":      echo,
+	"copier":    copier,
+	"writer":    writer,
+	"initiator": initiator,
 }
 
 func runRole(name string) error {

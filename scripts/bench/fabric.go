@@ -1,0 +1,233 @@
+//go:build !noofi
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/pd-tools/pd-tools/rdma"
+	"github.com/pd-tools/pd-tools/rdma/engines"
+	"github.com/pd-tools/pd-tools/rdma/ofi"
+)
+
+// across are the sections that a build without libfabric lacks.
+var across = []section{{"fabric", (*bench).fabric}}
+
+// fabric compares the writes of ofi over TCP on loopback with what iperf3 gets
+// out of one stream and plain C out of libfabric, and pd-send to pd-recv with
+// those writes. Every byte of ours and of the C program's is compared after
+// every round; iperf3 sends the same 128 KiB again and again, from the cache.
+func (b *bench) fabric() error {
+	walk := pick(b, coldWalk, quickWalk)
+	b.table.note("ofi: over %s on loopback, %d writes in flight, buffers of %s at each side walked from end to end; every byte is compared.",
+		ofi.DefaultProvider, ofi.Window, humanize.IBytes(uint64(walk)))
+	stream, err := b.iperf(walk)
+	switch {
+	case b.quick && errors.Is(err, exec.ErrNotFound):
+		b.say("no iperf3: its rows are left out")
+	case err != nil:
+		return err
+	default:
+		defer stream.stop()
+	}
+	program, err := b.compile()
+	if err != nil {
+		return err
+	}
+	for _, piece := range []int{64 * kib, mib, 4 * mib} {
+		if err := b.fabricWrites(stream, program, walk, piece); err != nil {
+			return err
+		}
+	}
+	return b.fabricEndToEnd(pick(b, coldWalk, 2*e2eRequest*e2eChunk))
+}
+
+// fabricWrites fills the rows of one size.
+func (b *bench) fabricWrites(stream *iperf, program string, walk, piece int) error {
+	ours, err := b.fabricPair(walk, piece)
+	if err != nil {
+		return err
+	}
+	defer ours.stop()
+	bare, err := b.bare(program, ofi.DefaultProvider, walk, piece, ofi.Window)
+	if err != nil {
+		return err
+	}
+	defer bare.stop()
+
+	floors := map[int][2]limit{64 * kib: {atLeast(0.45)}, mib: {atLeast(0.85), atLeast(0.95)}, 4 * mib: {atLeast(0.85), atLeast(0.95)}}
+	size := humanize.IBytes(uint64(piece))
+	ways := []func() (float64, error){ours.write, bare.write}
+	var rows []*row // of each way but the first
+	rows = append(rows, b.table.row(megabytes, floors[piece][1], "ofi writes, %s : fi_write in C", size))
+	if stream != nil {
+		ways = append(ways, stream.send)
+		rows = append(rows, b.table.row(megabytes, floors[piece][0], "ofi writes, %s : one stream of iperf3", size))
+	}
+	got := make([]float64, len(ways))
+	for round := range pick(b, 9, 1) {
+		for i := range ways {
+			if err := b.ctx.Err(); err != nil {
+				return err
+			}
+			way := (round + i) % len(ways)
+			if got[way], err = ways[way](); err != nil {
+				return err
+			}
+		}
+		for i, r := range rows {
+			r.add(got[0], got[i+1])
+		}
+	}
+	for _, r := range rows {
+		b.say("%v", r)
+	}
+	return nil
+}
+
+// fabricEndToEnd compares pd-send to pd-recv with the engine alone. A round
+// fills the buffer once; what is in it is compared by pd-check, which releases
+// it, when the time is taken.
+func (b *bench) fabricEndToEnd(walk int) error {
+	slots := walk / e2eChunk
+	requests := slots / e2eRequest
+	recv, endpoint, err := b.receiver(slots, e2eChunk, "--engine", ofi.Name)
+	if err != nil {
+		return err
+	}
+	defer recv.stop()
+	alone, err := b.fabricPair(walk, e2eChunk)
+	if err != nil {
+		return err
+	}
+	defer alone.stop()
+	file, err := b.inMemory(walk)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(filepath.Dir(file))
+	for _, source := range []struct{ name, file string }{{"files in memory", file}, {"patterns", ""}} {
+		row := b.table.row(megabytes, atLeast(0.6), "pd-send to pd-recv by ofi, %d MiB chunks, %s : ofi writes", e2eChunk/mib, source.name)
+		for round := range pick(b, 7, 1) {
+			if err := b.ctx.Err(); err != nil {
+				return err
+			}
+			list, prefix := filepath.Join(b.dir, "manifest.jsonl"), fmt.Sprintf("r%d-%s", round, source.name)
+			if err := writeManifest(list, prefix, requests, source.file, walk); err != nil {
+				return err
+			}
+			whole := func() (float64, error) { return b.send(recv, endpoint, list, requests, "--engine", ofi.Name) }
+			got, ref, err := inTurn(round, whole, alone.write)
+			if err != nil {
+				return err
+			}
+			if err := b.compareAll(endpoint, list, prefix, requests); err != nil {
+				return err
+			}
+			row.add(got, ref)
+		}
+		b.say("%v", row)
+	}
+	return untilIdle(endpoint)
+}
+
+// compareAll has pd-check look at every byte of the requests of a manifest and
+// release them.
+func (b *bench) compareAll(endpoint, list, prefix string, requests int) error {
+	var ids strings.Builder
+	for r := range requests {
+		fmt.Fprintln(&ids, requestID(prefix, r))
+	}
+	check := exec.CommandContext(b.ctx, filepath.Join(b.bin, "pd-check"), "--manifest", list, endpoint)
+	check.Stdin = strings.NewReader(ids.String())
+	if out, err := check.CombinedOutput(); err != nil {
+		return fmt.Errorf("pd-check: %w: %s", err, out)
+	}
+	return nil
+}
+
+// fabricPair is a target here and an initiator in another process.
+type fabricPair struct {
+	target    rdma.Target
+	initiator *worker
+	piece     int
+	slots     int
+}
+
+func (b *bench) fabricPair(walk, piece int) (_ *fabricPair, err error) {
+	p := &fabricPair{piece: piece, slots: walk / piece}
+	id := fmt.Sprintf("bench-%d-%d", os.Getpid(), piece)
+	p.target, err = engines.Open(engines.Config{
+		ReceiverID: id, Slots: p.slots, SlotSize: int64(piece), Engines: []string{ofi.Name},
+		Fabric: rdma.Fabric{Provider: ofi.DefaultProvider, Addr: "127.0.0.1"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if p.initiator, err = b.worker("initiator"); err == nil {
+		err = p.connect(id)
+	}
+	if err != nil {
+		p.stop()
+		return nil, err
+	}
+	_, err = p.write() // warms, and makes sure
+	if err != nil {
+		p.stop()
+	}
+	return p, err
+}
+
+func (p *fabricPair) connect(id string) error {
+	const w rdma.Writer = 1
+	token, err := p.target.Grant(w, ofi.Name)
+	if err != nil {
+		return err
+	}
+	order := initiatorOrder{Engine: ofi.Name, Attachment: &rdma.Attachment{
+		ReceiverID: id, Token: token, Regions: p.target.Regions(ofi.Name), SlotSize: int64(p.piece), Slots: p.slots,
+		Host: "127.0.0.1", Fabric: rdma.Fabric{Provider: ofi.DefaultProvider},
+	}}
+	if err := p.initiator.ask(order, new(span)); err != nil {
+		return err
+	}
+	// As pd-send's workers have more chunks in hand than the engine has in flight.
+	order = initiatorOrder{Workers: 2 * ofi.Window, Access: make([][]byte, p.slots)}
+	for i := range order.Access {
+		if order.Access[i], err = p.target.Open(w, i); err != nil {
+			return err
+		}
+	}
+	return p.initiator.ask(order, new(span))
+}
+
+// write has every slot written and compares; MB/s.
+func (p *fabricPair) write() (float64, error) {
+	for i := range p.slots {
+		clear(p.target.Slot(i))
+	}
+	var s span
+	if err := p.initiator.ask(initiatorOrder{}, &s); err != nil {
+		return 0, err
+	}
+	for i := range p.slots {
+		if !filled(p.target.Slot(i), i*p.piece) {
+			return 0, fmt.Errorf("slot %d does not hold what was written", i)
+		}
+	}
+	return speed(p.slots*p.piece, s), nil
+}
+
+func (p *fabricPair) stop() {
+	if p.initiator != nil {
+		p.initiator.stop()
+	}
+	p.target.Close()
+}

@@ -1,0 +1,5 @@
+//go:build noofi
+
+package main
+
+var across []section
