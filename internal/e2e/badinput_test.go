@@ -60,6 +60,7 @@ var badValues = map[string]map[string]string{
 	"choice":   {"wrong": "none of", "": "none of"},
 	"provider": {"": "fi_info"},
 	"address":  {"eth0": "no IP address", "10.0.0.1:7600": "no IP address", "": "no IP address"},
+	"port":     {"70000": "1 to 65535", "-1": "1 to 65535", "http": "1 to 65535", "": "1 to 65535"},
 	"name":     {strings.Repeat("n", 257): "at most 256"},
 }
 
@@ -73,6 +74,7 @@ func TestBadFlags(t *testing.T) {
 	}{
 		{[]string{"pd-recv"}, map[string]string{
 			"listen": "listen", "buffer-size": "size", "chunk-size": "size", "engine": "choice", "admission": "choice",
+			"fabric": "provider", "fabric-addr": "address", "fabric-service": "port",
 			"admit-timeout": "duration", "lease": "duration", "legacy-lease": "duration", "ready-ttl": "duration", "overtake": "count",
 			"queue-limit": "count", "queue-bytes": "limit", "sink": "duration", "proxy": "dial", "monitor": "listen", "metrics": "text",
 			"shutdown-timeout": "duration",
