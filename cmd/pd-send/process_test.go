@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/pd-tools/pd-tools/rdma/engines"
 )
 
 // These tests run pd-send and pd-recv as processes.
@@ -193,7 +196,8 @@ func (p *process) says(text string) {
 	}
 }
 
-// startReceiver starts a pd-recv of 10 slots of 4 KiB on a free port.
+// startReceiver starts a pd-recv on a free port, of 10 slots of 4 KiB if args do
+// not say otherwise.
 func startReceiver(t *testing.T, args ...string) (p *process, endpoint string) {
 	t.Helper()
 	return startReceiverAt(t, "tcp://127.0.0.1:*", args...)
@@ -201,7 +205,13 @@ func startReceiver(t *testing.T, args ...string) (p *process, endpoint string) {
 
 func startReceiverAt(t *testing.T, listen string, args ...string) (p *process, endpoint string) {
 	t.Helper()
-	p = start(t, "pd-recv", append([]string{"--listen", listen, "--buffer-size", "40KiB", "--chunk-size", "4KiB"}, args...)...)
+	if !slices.Contains(args, "--buffer-size") {
+		args = append(args, "--buffer-size", "40KiB")
+	}
+	if !slices.Contains(args, "--chunk-size") {
+		args = append(args, "--chunk-size", "4KiB")
+	}
+	p = start(t, "pd-recv", append(args, "--listen", listen)...)
 	return p, p.line("event", "listening")["endpoint"].(string)
 }
 
@@ -225,15 +235,19 @@ func wantFree(t *testing.T, endpoint string) {
 	t.Errorf("slots stay taken: %s", out)
 }
 
-// batch is a manifest line: chunks from first on, of total.
+// batch is a manifest line: chunks of 4 KiB from first on, of total.
 func batch(id string, total, first, count int, more string) string {
+	return sized(id, total, first, count, 4096, more)
+}
+
+func sized(id string, total, first, count, size int, more string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `{"req_id":%q,"total_chunks":%d,"chunks":[`, id, total)
 	for i := first; i < first+count; i++ {
 		if i > first {
 			b.WriteByte(',')
 		}
-		fmt.Fprintf(&b, `{"key":"%s-%d","length":4096}`, id, i)
+		fmt.Fprintf(&b, `{"key":"%s-%d","length":%d}`, id, i, size)
 	}
 	fmt.Fprintf(&b, `],"last":%v%s}`+"\n", first+count == total, more)
 	return b.String()
@@ -260,66 +274,131 @@ func TestInterleavedRequests(t *testing.T) {
 	}
 }
 
-func TestReceiverIsKilledAndComesBack(t *testing.T) {
-	r, endpoint := startReceiver(t)
-	s := start(t, "pd-send", "--to", endpoint)
-	s.write(batch("A", 8, 0, 4, "") + batch("B", 8, 0, 4, ""))
-	r.line("event", "queued", "req_id", "B")
-	start := time.Now()
-	r.signal(syscall.SIGKILL)
-	s.line("req_id", "A", "status", "failed", "code", "unreachable")
-	s.line("req_id", "B", "status", "failed", "code", "unreachable")
-	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("it took %v to see that the receiver is gone", took)
+// eachEngine runs a test under every engine that there is.
+func eachEngine(t *testing.T, test func(t *testing.T, engine string)) {
+	for _, name := range engines.Names() {
+		t.Run(name, func(t *testing.T) { test(t, name) })
 	}
-	again, _ := startReceiverAt(t, endpoint, "--sink")
-	s.write(batch("A", 8, 4, 4, "") + batch("C", 2, 0, 2, ""))
-	s.line("req_id", "C", "status", "ready")
-	again.line("event", "released", "req_id", "C")
-	s.stdin.Close()
-	s.exit(1)
-	wantFree(t, endpoint)
+}
+
+func TestReceiverIsKilledAndComesBack(t *testing.T) {
+	eachEngine(t, func(t *testing.T, engine string) {
+		r, endpoint := startReceiver(t, "--engine", engine)
+		s := start(t, "pd-send", "--to", endpoint)
+		s.write(batch("A", 8, 0, 4, "") + batch("B", 8, 0, 4, ""))
+		r.line("event", "queued", "req_id", "B")
+		start := time.Now()
+		r.signal(syscall.SIGKILL)
+		for _, id := range []string{"A", "B"} {
+			line := s.line("req_id", id, "status", "failed", "code", "unreachable")
+			if text := line["error"].(string); !strings.HasPrefix(text, endpoint+": ") || strings.Count(text, "gone")+strings.Count(text, "ended") > 2 {
+				t.Errorf("the error is %q", text)
+			}
+		}
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("it took %v to see that the receiver is gone", took)
+		}
+		again, _ := startReceiverAt(t, endpoint, "--engine", engine, "--buffer-size", "16KiB", "--sink")
+		s.write(batch("A", 8, 4, 4, "") + batch("C", 4, 0, 4, "") + batch("D", 8, 0, 8, ""))
+		s.line("req_id", "C", "status", "ready")
+		s.line("req_id", "D", "status", "failed", "code", "too_large")
+		again.line("event", "released", "req_id", "C")
+		s.stdin.Close()
+		s.exit(1)
+		wantFree(t, endpoint)
+	})
 }
 
 // F45: a stalled receiver holds up nobody else.
 func TestReceiverIsStopped(t *testing.T) {
-	stopped, first := startReceiver(t)
-	_, second := startReceiver(t, "--sink")
-	s := start(t, "pd-send", "--to", first, "--to", second, "--timeout", "2s", "--staging-size", "16KiB")
-	s.write(batch("A", 8, 0, 4, `,"to":0`))
-	stopped.line("event", "admitted", "req_id", "A")
-	stopped.signal(syscall.SIGSTOP)
-	s.write(batch("A", 8, 4, 4, `,"to":0`) + batch("X", 8, 0, 8, `,"to":0`))
-	for _, id := range []string{"B", "C", "D"} {
-		s.write(batch(id, 8, 0, 8, `,"to":1`))
-		s.line("req_id", id, "status", "ready")
-	}
-	s.line("req_id", "A", "status", "failed", "code", "unreachable")
-	s.line("req_id", "X", "status", "failed", "code", "unreachable")
-	stopped.signal(syscall.SIGCONT)
-	s.write(batch("E", 2, 0, 2, `,"to":0`))
-	s.line("req_id", "E", "status", "ready")
-	s.stdin.Close()
-	s.exit(1)
-	exec.Command(filepath.Join(bin, "pd-recv"), "drop", first, "E").Run()
-	wantFree(t, first)
+	eachEngine(t, func(t *testing.T, engine string) {
+		stopped, first := startReceiver(t, "--engine", engine)
+		_, second := startReceiver(t, "--engine", engine, "--sink")
+		s := start(t, "pd-send", "--to", first, "--to", second, "--timeout", "2s", "--staging-size", "16KiB")
+		s.write(batch("A", 8, 0, 4, `,"to":0`))
+		stopped.line("event", "admitted", "req_id", "A")
+		stopped.signal(syscall.SIGSTOP)
+		s.write(batch("A", 8, 4, 4, `,"to":0`) + batch("X", 8, 0, 8, `,"to":0`))
+		for _, id := range []string{"B", "C", "D"} {
+			s.write(batch(id, 8, 0, 8, `,"to":1`))
+			s.line("req_id", id, "status", "ready")
+		}
+		s.line("req_id", "A", "status", "failed", "code", "unreachable")
+		s.line("req_id", "X", "status", "failed", "code", "unreachable")
+		stopped.signal(syscall.SIGCONT)
+		s.write(batch("E", 2, 0, 2, `,"to":0`))
+		s.line("req_id", "E", "status", "ready")
+		s.stdin.Close()
+		s.exit(1)
+		exec.Command(filepath.Join(bin, "pd-recv"), "drop", first, "E").Run()
+		wantFree(t, first)
+	})
+}
+
+// The same in the middle of its writes, of which there are more than its share
+// of the staging buffer has room for.
+func TestReceiverIsStoppedInMidWrite(t *testing.T) {
+	eachEngine(t, func(t *testing.T, engine string) {
+		large := []string{"--engine", engine, "--buffer-size", "32MiB", "--chunk-size", "1MiB", "--sink"}
+		stopped, first := startReceiver(t, large...)
+		_, second := startReceiver(t, large...)
+		s := start(t, "pd-send", "--to", first, "--to", second, "--timeout", "3s", "--staging-size", "8MiB")
+		for i := range 100 {
+			s.write(sized(fmt.Sprint("A", i), 16, 0, 16, 1<<20, `,"to":0`))
+		}
+		stopped.line("event", "released", "req_id", "A0")
+		stopped.signal(syscall.SIGSTOP)
+		for i := range 20 {
+			id := fmt.Sprint("B", i)
+			s.write(sized(id, 16, 0, 16, 1<<20, `,"to":1`))
+			s.line("req_id", id, "status", "ready")
+		}
+		s.line("status", "failed", "code", "unreachable") // one that was being written
+		stopped.signal(syscall.SIGCONT)
+		s.write(sized("E", 2, 0, 2, 1<<20, `,"to":0`))
+		s.line("req_id", "E", "status", "ready")
+		s.stdin.Close()
+		s.exit(1)
+		wantFree(t, first)
+	})
 }
 
 func TestSenderIsStoppedForLongerThanItsLease(t *testing.T) {
-	r, endpoint := startReceiver(t, "--lease", "500ms")
-	s := start(t, "pd-send", "--to", endpoint)
-	s.write(batch("A", 8, 0, 4, ""))
-	r.line("event", "admitted", "req_id", "A")
-	s.signal(syscall.SIGSTOP)
-	r.line("event", "expired", "req_id", "A")
-	s.signal(syscall.SIGCONT)
-	line := s.line("req_id", "A", "status", "failed", "code", "stale_epoch")
-	if !strings.Contains(line["error"].(string), "lease") {
-		t.Errorf("the error does not say why: %v", line)
+	eachEngine(t, func(t *testing.T, engine string) {
+		r, endpoint := startReceiver(t, "--engine", engine, "--lease", "500ms")
+		s := start(t, "pd-send", "--to", endpoint)
+		s.write(batch("A", 8, 0, 4, ""))
+		r.line("event", "admitted", "req_id", "A")
+		s.signal(syscall.SIGSTOP)
+		r.line("event", "expired", "req_id", "A")
+		s.signal(syscall.SIGCONT)
+		line := s.line("req_id", "A", "status", "failed", "code", "stale_epoch")
+		if !strings.Contains(line["error"].(string), "lease") {
+			t.Errorf("the error does not say why: %v", line)
+		}
+		s.write(batch("B", 1, 0, 1, ""))
+		s.line("req_id", "B", "status", "ready")
+		s.stdin.Close()
+		s.exit(1)
+	})
+}
+
+// Where the receiver cannot be written by an engine of --engine, both sides'
+// are named.
+func TestEnginesThatDoNotMeet(t *testing.T) {
+	if !slices.Contains(engines.Names(), "ofi") {
+		t.Skip("built without ofi")
 	}
-	s.write(batch("B", 1, 0, 1, ""))
-	s.line("req_id", "B", "status", "ready")
+	_, endpoint := startReceiver(t, "--engine", "shm")
+	s := start(t, "pd-send", "--to", endpoint, "--engine", "ofi")
+	s.write(batch("A", 8, 0, 8, ""))
 	s.stdin.Close()
+	line := s.line("req_id", "A", "status", "failed", "code", "bad_request")
+	for _, word := range []string{endpoint, "ofi", "shm"} {
+		if !strings.Contains(line["error"].(string), word) {
+			t.Errorf("the error does not name %s: %v", word, line)
+		}
+	}
 	s.exit(1)
 }
 
