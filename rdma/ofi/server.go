@@ -40,6 +40,7 @@ type peer struct {
 	endpoint *endpoint
 	probe    *region
 	open     map[int]*region // by slot
+	ended    bool            // and not told yet
 }
 
 // Serve lets initiators across hosts write into buf. It opens an endpoint and
@@ -151,7 +152,7 @@ func (s *server) serve(c net.Conn, w rdma.Writer) {
 	}
 
 	s.mu.Lock()
-	delete(s.peers, w)
+	p.ended = true
 	for slot := range p.open {
 		delete(s.holder, slot)
 	}
@@ -159,6 +160,10 @@ func (s *server) serve(c net.Conn, w rdma.Writer) {
 	p.endpoint.stop()
 	<-ran
 	p.endpoint.close(slices.AppendSeq([]*region{p.probe}, maps.Values(p.open))...)
+
+	s.mu.Lock()
+	delete(s.peers, w)
+	s.mu.Unlock()
 }
 
 // welcome makes the endpoint at the address at which the writer has reached us.
@@ -177,7 +182,7 @@ func (s *server) welcome(c net.Conn) (*peer, message, error) {
 		e.close(probe)
 		return nil, message{}, err
 	}
-	return &peer{e, probe, make(map[int]*region)}, message{Probe: probe.access().bytes(), Endpoint: name}, nil
+	return &peer{endpoint: e, probe: probe, open: make(map[int]*region)}, message{Probe: probe.access().bytes(), Endpoint: name}, nil
 }
 
 // Open implements rdma.Server.
@@ -185,8 +190,11 @@ func (s *server) Open(w rdma.Writer, slot int) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.peers[w]
-	if p == nil {
+	switch {
+	case p == nil:
 		return nil, errors.New("its sender has no data connection: it connects before it asks for slots")
+	case p.ended:
+		return nil, rdma.ErrGone
 	}
 	s.shut(slot)
 	r, err := p.endpoint.register(s.slot(slot))
