@@ -11,7 +11,7 @@ import (
 
 const (
 	fenceChunk = 64 * mib
-	fenceLease = "1s"
+	fencePause = "2s" // until the receiver ends what was stopped
 )
 
 // fence stops a sender in mid-write and has its slot given to another request,
@@ -40,10 +40,10 @@ func (l *lab) fence(b *bed) error {
 
 var fenceCases = []fenceCase{
 	{
-		name: "its lease ends", slots: 1, chunks: 1, flags: []string{"--lease", fenceLease}, end: "expired", says: "failed",
+		name: "its lease ends", slots: 1, chunks: 1, flags: []string{"--lease", fencePause}, end: "expired", says: "failed",
 	},
 	{
-		name: "a cancel line comes and its lease ends", slots: 1, chunks: 1, flags: []string{"--lease", fenceLease}, cancel: true, end: "expired",
+		name: "a cancel line comes and its lease ends", slots: 1, chunks: 1, flags: []string{"--lease", fencePause}, cancel: true, end: "expired",
 	},
 	{
 		name: "a cancel line comes in time", slots: 1, chunks: 1, cancel: true, says: "cancelled",
@@ -51,7 +51,7 @@ var fenceCases = []fenceCase{
 	{
 		// Without reservations the second chunk waits for a slot that another
 		// request keeps, until its time-out ends the whole request.
-		name: "it is rolled back", slots: 2, chunks: 2, flags: []string{"--admission", "none", "--admit-timeout", "1s"}, end: "timed_out", says: "failed",
+		name: "it is rolled back", slots: 2, chunks: 2, flags: []string{"--admission", "none", "--admit-timeout", fencePause}, end: "timed_out", says: "failed",
 	},
 }
 
@@ -171,11 +171,13 @@ func (f *fenced) stopInMidWrite(recv *receiver, late *sender, chunks int) error 
 		return err
 	}
 	// What the network has of it already still comes.
-	for before := -1; f.landed != before; time.Sleep(50 * time.Millisecond) {
+	for before := -1; f.landed > before; time.Sleep(50 * time.Millisecond) {
 		before = f.landed
-		if f.landed, err = chunk.landed(); err != nil {
+		now, err := chunk.landed()
+		if err != nil {
 			return err
 		}
+		f.landed = max(f.landed, now)
 	}
 	if f.landed == 0 || f.landed == fenceChunk/pageSize {
 		return fmt.Errorf("the sender was not stopped in mid-write: %d of %d pages had landed", f.landed, fenceChunk/pageSize)
