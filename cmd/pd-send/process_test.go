@@ -314,7 +314,7 @@ func TestReceiverIsStopped(t *testing.T) {
 	eachEngine(t, func(t *testing.T, engine string) {
 		stopped, first := startReceiver(t, "--engine", engine)
 		_, second := startReceiver(t, "--engine", engine, "--sink")
-		s := start(t, "pd-send", "--to", first, "--to", second, "--timeout", "2s", "--staging-size", "16KiB")
+		s := start(t, "pd-send", "--to", first, "--to", second, "--timeout", "4s", "--staging-size", "16KiB")
 		s.write(batch("A", 8, 0, 4, `,"to":0`))
 		stopped.line("event", "admitted", "req_id", "A")
 		stopped.signal(syscall.SIGSTOP)
@@ -342,7 +342,7 @@ func TestReceiverIsStoppedInMidWrite(t *testing.T) {
 		large := []string{"--engine", engine, "--buffer-size", "32MiB", "--chunk-size", "1MiB", "--sink"}
 		stopped, first := startReceiver(t, large...)
 		_, second := startReceiver(t, large...)
-		s := start(t, "pd-send", "--to", first, "--to", second, "--timeout", "3s", "--staging-size", "8MiB")
+		s := start(t, "pd-send", "--to", first, "--to", second, "--timeout", "6s", "--staging-size", "8MiB")
 		for i := range 100 {
 			s.write(sized(fmt.Sprint("A", i), 16, 0, 16, 1<<20, `,"to":0`))
 		}

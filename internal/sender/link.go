@@ -550,7 +550,7 @@ func (l *link) reach(o *opening, resp *wire.AttachResponse) mapped {
 		return m
 	}
 	ctx := o.ctx
-	if d := l.cfg.timeout / 2; d > 0 { // so that there is time left for another engine, or to say why
+	if d := l.cfg.timeout * 3 / 4; d > 0 { // before those who wait give up, and cannot say why
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, d, fmt.Errorf("no success within %v", d))
 		defer cancel()
