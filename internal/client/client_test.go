@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 10 * time.Second
+const patience = 30 * time.Second // for what takes milliseconds
 
 // router is a receiver whose every answer the test decides. It belongs to the
 // test's goroutine.

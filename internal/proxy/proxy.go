@@ -27,8 +27,8 @@ const (
 	// defaultQuiet is how long nothing must come for all that has arrived to be
 	// read: ZeroMQ moves it from the kernel to its queue piece by piece.
 	defaultQuiet = 100 * time.Millisecond
-	// drainLimit bounds the reading at the end, however much keeps coming.
-	drainLimit = 3 * time.Second
+	// defaultDrain bounds the reading at the end, however much keeps coming.
+	defaultDrain = 3 * time.Second
 )
 
 // ErrTimeout is what Run returns when Config.Timeout has passed.
@@ -45,7 +45,7 @@ type Config struct {
 	Tell      func(Outcome)           // called for each request as it ends
 	Warn      func(kind, text string) // for people; a peer can cause as many as it likes
 
-	quiet time.Duration // tests: instead of defaultQuiet
+	quiet, drain time.Duration // tests: instead of defaultQuiet and defaultDrain
 }
 
 // Summary is what Run did.
@@ -106,7 +106,7 @@ type collector struct {
 
 func open(zctx *sock.Context, cfg Config) (*collector, error) {
 	if cfg.quiet == 0 {
-		cfg.quiet = defaultQuiet
+		cfg.quiet, cfg.drain = defaultQuiet, defaultDrain
 	}
 	c := &collector{cfg: cfg, tally: NewTally(cfg.Expect), poller: zmq4.NewPoller()}
 	var err error
@@ -150,7 +150,7 @@ func (c *collector) full() bool {
 func (c *collector) drain() error {
 	poller := zmq4.NewPoller()
 	poller.Add(c.socket, zmq4.POLLIN)
-	for end := time.Now().Add(drainLimit); time.Now().Before(end); {
+	for end := time.Now().Add(c.cfg.drain); time.Now().Before(end); {
 		if _, err := sock.Wait(poller, c.cfg.quiet); err != nil {
 			return err
 		}

@@ -195,17 +195,25 @@ func TestDrains(t *testing.T) {
 		t.Run(fmt.Sprint("count ", count), func(t *testing.T) {
 			t.Parallel()
 			const n = 5000
-			r := start(t, Config{Count: count, quiet: time.Second})
 			var messages [][][]byte
 			for i := range n {
 				messages = append(messages, ready(fmt.Sprint("r", i)))
 			}
-			push(t, r.endpoint, messages...)
-			if count == 0 {
-				r.cancel()
-			}
-			if s, err := r.wait(t); err != nil || s.Ready != n || len(r.told) != n {
-				t.Errorf("%v, told %d, want %d: %v", s, len(r.told), n, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			told := 0
+			s, err := Run(ctx, Config{
+				Listen: "tcp://127.0.0.1:*", Expect: 1, Count: count, quiet: 3 * time.Second, drain: patience,
+				Listening: func(endpoint string) { // and nothing is read before it returns
+					push(t, endpoint, messages...)
+					if count == 0 {
+						cancel()
+					}
+				},
+				Tell: func(Outcome) { told++ },
+			})
+			if err != nil || s.Ready != n || told != n {
+				t.Errorf("%v, told %d, want %d: %v", s, told, n, err)
 			}
 		})
 	}
@@ -284,9 +292,17 @@ func TestWarnings(t *testing.T) {
 
 func TestPortTaken(t *testing.T) {
 	r := start(t, Config{})
-	begin := time.Now()
-	_, err := Run(t.Context(), Config{Listen: r.endpoint, Expect: 1})
-	if err == nil || !strings.Contains(err.Error(), r.endpoint) || time.Since(begin) > time.Second {
-		t.Errorf("after %v: %v; want an error within 1s that names %s", time.Since(begin), err, r.endpoint)
+	const tries, limit = 5, time.Second
+	var took time.Duration
+	for range tries { // a busy machine may be slow now and then
+		begin := time.Now()
+		_, err := Run(t.Context(), Config{Listen: r.endpoint, Expect: 1})
+		if err == nil || !strings.Contains(err.Error(), r.endpoint) {
+			t.Fatalf("error %v, want one that names %s", err, r.endpoint)
+		}
+		if took = time.Since(begin); took <= limit {
+			return
+		}
 	}
+	t.Errorf("took %v, want %v", took, limit)
 }

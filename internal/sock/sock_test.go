@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const patience = 10 * time.Second
+const patience = 30 * time.Second // for what takes milliseconds
 
 func newContext(t *testing.T) *Context {
 	t.Helper()
@@ -121,13 +121,20 @@ func TestListenOnATakenEndpoint(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer first.Close()
-		start := time.Now()
-		_, _, err = c.Listen(zmq4.PULL, actual, Options{})
-		if err == nil || !strings.Contains(err.Error(), actual) || !strings.Contains(err.Error(), "in use") {
-			t.Errorf("error is %v; want the endpoint and that it is in use", err)
+		const tries, limit = 5, time.Second
+		var took time.Duration
+		for range tries { // a busy machine may be slow now and then
+			start := time.Now()
+			_, _, err = c.Listen(zmq4.PULL, actual, Options{})
+			if err == nil || !strings.Contains(err.Error(), actual) || !strings.Contains(err.Error(), "in use") {
+				t.Fatalf("error is %v; want the endpoint and that it is in use", err)
+			}
+			if took = time.Since(start); took <= limit {
+				break
+			}
 		}
-		if took := time.Since(start); took > time.Second {
-			t.Errorf("took %v, want less than 1s", took)
+		if took > limit {
+			t.Errorf("took %v, want %v", took, limit)
 		}
 	}
 }
@@ -257,8 +264,8 @@ func TestCloseIsBounded(t *testing.T) {
 	if err := Send(push, []byte("never")); err != nil {
 		t.Fatal(err)
 	}
-	push.Close()
 	start := time.Now()
+	push.Close() // the linger begins
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
