@@ -28,7 +28,7 @@ var (
 
 	// ErrUnreachable is in the error of an Attach that found nobody to talk to,
 	// as an engine for one host does on another: try the next engine.
-	ErrUnreachable = errors.New("the receiver's memory cannot be reached by this engine")
+	ErrUnreachable = errors.New("not reachable")
 )
 
 // Writer names one grant of write access: one attach of one sender. The

@@ -24,7 +24,7 @@ func TestEnginesOfReceiverAndSender(t *testing.T) {
 		"ofi by choice":       {offers: both, may: []string{"ofi"}, says: ": writes by ofi (tcp;ofi_rxm)"},
 		"ofi by the receiver": {offers: []string{"ofi"}, may: both, says: ": writes by ofi (tcp;ofi_rxm)"},
 		"on another host":     {offers: both, may: both, elsewhere: true, says: ": writes by ofi (tcp;ofi_rxm)"},
-		"only shm there":      {offers: []string{"shm"}, may: both, elsewhere: true, errs: []string{"shm: ", "cannot be reached", "; ofi: ", "receiver with shm"}},
+		"only shm there":      {offers: []string{"shm"}, may: both, elsewhere: true, errs: []string{"shm: ", "not reachable", "; ofi: ", "receiver with shm"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, engine := range append(tt.offers, tt.may...) {

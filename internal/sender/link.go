@@ -634,7 +634,11 @@ func (l *link) unmapped(engine string, err error) {
 	o.failures = append(o.failures, failure{engine, err})
 	o.engines = slices.DeleteFunc(slices.Clone(o.engines), func(name string) bool { return name == engine })
 	if len(o.engines) == 0 {
-		l.lose(lost{code: wire.CodeInternal, err: l.unreached(o.failures)})
+		code := wire.CodeInternal
+		if errors.Is(err, rdma.ErrUnreachable) {
+			code = codeUnreachable
+		}
+		l.lose(lost{code: code, err: l.unreached(o.failures)})
 		return
 	}
 	o.state = attaching

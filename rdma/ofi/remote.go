@@ -56,7 +56,7 @@ func Attach(ctx context.Context, at rdma.Attachment) (_ rdma.Remote, err error) 
 	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, fmt.Errorf("no way to it within %v", openTimeout))
 	defer cancel()
 	defer func() {
-		if err != nil && ctx.Err() != nil {
+		if err != nil && ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)) {
 			err = fmt.Errorf("%w (%w)", context.Cause(ctx), err)
 		}
 	}()
