@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/pd-tools/pd-tools/internal/manifest"
@@ -32,12 +33,16 @@ func (l *lab) trace(b *bed) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(
-		l.noSharedMemory(links[0]),
-		l.files(decode, recv, links),
-		l.requests(decode, recv, links),
-		recv.retire(),
-	)
+	if err := l.noSharedMemory(links[0]); err != nil {
+		return err
+	}
+	if err := l.files(decode, recv, links); err != nil {
+		return err
+	}
+	if err := l.requests(decode, recv, links); err != nil {
+		return err
+	}
+	return recv.retire()
 }
 
 // noSharedMemory asks for shm from host to host, which must fail and say why.
@@ -52,6 +57,9 @@ func (l *lab) noSharedMemory(link *link) error {
 	r, err := s.failed("shm", patience)
 	if err != nil {
 		return err
+	}
+	if !strings.Contains(r.Error, "runs on this host") {
+		return s.failure("shm failed across hosts, and does not say that it reaches one only: " + r.Error)
 	}
 	l.say("pd-send --engine shm: %s", r.Error)
 	s.stdin.Close()
@@ -77,6 +85,7 @@ func (l *lab) files(decode *host, recv *receiver, links []*link) error {
 		return err
 	}
 	content := map[string][]byte{}
+	var senders []*sender
 	for i, link := range links {
 		id := fmt.Sprintf("file%d", i+1)
 		content[id] = make([]byte, fileBytes)
@@ -93,10 +102,15 @@ func (l *lab) files(decode *host, recv *receiver, links []*link) error {
 			return err
 		}
 		s.stdin.Close()
-		defer s.kill()
+		senders = append(senders, s)
 	}
 	if err := proxy.wait(patience); err != nil {
 		return err
+	}
+	for _, s := range senders {
+		if err := errors.Join(s.wait(patience), s.usesOFI()); err != nil {
+			return err
+		}
 	}
 	for id := range content {
 		got, err := decode.output(nil, "pd-recv", "take", recv.endpoint(), id)
