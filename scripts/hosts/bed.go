@@ -116,13 +116,21 @@ func (l *link) mend() error { return run("ip", "-n", l.to.ns, "link", "set", l.d
 // time, also when the bed is only half made.
 func (b *bed) remove() error {
 	var errs []error
+	b.killAll()
+	for _, h := range b.hosts {
+		errs = append(errs, removeNamespace(h.ns))
+	}
+	return errors.Join(append(errs, os.RemoveAll(b.dir))...)
+}
+
+// killAll ends all programs.
+func (b *bed) killAll() {
 	for _, h := range b.hosts {
 		for _, p := range h.running {
 			p.kill()
 		}
-		errs = append(errs, removeNamespace(h.ns))
+		h.running = nil
 	}
-	return errors.Join(append(errs, os.RemoveAll(b.dir))...)
 }
 
 // possible says why hosts cannot be made here, or nil.
