@@ -79,15 +79,16 @@ type Target interface {
 	// fails when w is not connected, with ErrGone if it was and its end is told on
 	// Gone, or when the engine can register no more memory.
 	Open(w Writer, slot int) (access []byte, err error)
-	// Shut lets nobody begin a write to a slot any more. A write that has begun
-	// may go on: only Revoke keeps that away.
+	// Shut lets nobody begin a write to a slot any more: one that tries loses
+	// its connection. A write that has begun may go on: only Revoke keeps that
+	// away. So it is for slots that their writer has done with.
 	Shut(slot int)
-	// Revoke shuts the slots, gives them new, zeroed, prefaulted memory in
-	// another region and returns that region's number. Whoever was granted
-	// access before may go on writing to the old memory, which nobody reads and
-	// nobody is given while such a writer is left. It takes a few milliseconds a
-	// MiB; nobody may use the slots meanwhile. On error nothing has changed, but
-	// that the slots are shut.
+	// Revoke gives the slots new, zeroed, prefaulted memory in another region,
+	// shut, and returns that region's number. Whoever could write before may go
+	// on, for a while at least, and loses nothing by it but what it writes: it
+	// goes to the old memory, which nobody reads and nobody is given while such a
+	// writer is left. It takes a few milliseconds a MiB; nobody may use the slots
+	// meanwhile. On error nothing has changed.
 	Revoke(slots []int) (region int, err error)
 	// Slot is the memory of a slot where it lives now, good until Close.
 	Slot(slot int) []byte
@@ -144,5 +145,8 @@ type Server interface {
 	Withdraw(w Writer) (connected bool)
 	Open(w Writer, slot int) (access []byte, err error)
 	Shut(slot int)
+	// Leave says that the slot has other memory now, and is shut. Whoever could
+	// write before may go on writing to the old.
+	Leave(slot int)
 	Close() error
 }

@@ -25,11 +25,20 @@ func newAccess(target rdma.Target) *access {
 	return &access{target: target, open: make(map[int]opened)}
 }
 
-// follow does what doors say, in order. Failed is what could not be opened and
+// follow does what doors say, in order; revoked slots are about to get new memory. Failed is what could not be opened and
 // why, nil when all could.
-func (a *access) follow(doors []reservation.Door) (failed map[reservation.Door]error) {
+func (a *access) follow(doors []reservation.Door, revoked []reservation.Revocation) (failed map[reservation.Door]error) {
+	moving := make(map[int]bool)
+	for _, r := range revoked {
+		for _, slot := range r.Slots {
+			moving[slot] = true
+		}
+	}
 	for _, d := range doors {
 		delete(a.open, d.Slot)
+		if d.Writer == 0 && moving[d.Slot] {
+			continue // with new memory it is shut, without harm to who still writes to the old
+		}
 		if d.Writer == 0 {
 			a.target.Shut(d.Slot)
 			continue

@@ -387,7 +387,7 @@ func (r *Receiver) apply(ev reservation.Event) {
 func (r *Receiver) applyOne(ev reservation.Event) (failed reservation.Event) {
 	r.now = time.Now()
 	fx := r.core.Step(r.now.Sub(r.started), ev)
-	unopened := r.access.follow(fx.Doors)
+	unopened := r.access.follow(fx.Doors, fx.Revocations)
 	if unopened != nil {
 		failed = accessFailed(fx.Doors, unopened)
 	}

@@ -81,6 +81,8 @@ func (f *fakeServer) Shut(slot int) {
 	delete(f.opened, slot)
 }
 
+func (f *fakeServer) Leave(slot int) { f.Shut(slot) }
+
 func (f *fakeServer) openTo(slot int) (w rdma.Writer, open bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

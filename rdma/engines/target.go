@@ -224,15 +224,17 @@ func (t *target) Shut(slot int) {
 
 // Revoke implements rdma.Target.
 func (t *target) Revoke(slots []int) (int, error) {
-	for _, s := range slots {
-		t.Shut(s)
-	}
 	t.mu.Lock()
 	tick := t.tick
 	t.mu.Unlock()
 	region, err := t.buffer.Revoke(slots, tick)
 	if err != nil {
 		return 0, fmt.Errorf("revoke %d slots: %w", len(slots), err)
+	}
+	for _, s := range t.servers {
+		for _, slot := range slots {
+			s.Leave(slot)
+		}
 	}
 	if t.oldest() > tick { // all have ended meanwhile
 		t.settle()

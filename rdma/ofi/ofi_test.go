@@ -127,9 +127,46 @@ func TestForeignWrites(t *testing.T) {
 
 func (tg *target) revoke(slot int) {
 	tg.t.Helper()
-	tg.Shut(slot)
 	if _, err := tg.buf.Revoke([]int{slot}, 1<<60); err != nil {
 		tg.t.Fatal(err)
+	}
+	tg.Leave(slot)
+}
+
+// A writer whose slot was revoked goes on in the old memory, and keeps its
+// connection for the other slots that it has. There is an end to how many it
+// keeps so.
+func TestRevokedWriterGoesOn(t *testing.T) {
+	const size = 8192
+	tg := serve(t, 2, size)
+	w, next := tg.attach(1), tg.attach(2)
+	other := tg.open(1, 1)
+	var first, last []byte
+	for range maxLeft + 1 {
+		last = tg.open(1, 0)
+		if first == nil {
+			first = last
+		}
+		_, old := tg.buf.Where(0)
+		tg.revoke(0)
+		if err := w.put(0, last, 'w', size); err != nil {
+			t.Fatal(err)
+		}
+		if !all(old, 'w') {
+			t.Fatal("the writer did not go on in the old memory")
+		}
+	}
+	if err := next.put(0, tg.open(2, 0), 'n', size); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.put(0, last, 'x', size), w.put(1, other, 'o', size)); err != nil {
+		t.Errorf("the writer suffers: %v", err)
+	}
+	if !all(tg.buf.Slot(0), 'n') || !all(tg.buf.Slot(1), 'o') {
+		t.Error("the writer wrote into what is not its own")
+	}
+	if err := w.put(0, first, 'x', size); !errors.Is(err, rdma.ErrGone) {
+		t.Errorf("one key too many is good: %v", err)
 	}
 }
 

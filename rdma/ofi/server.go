@@ -22,6 +22,10 @@ import (
 // sendTimeout bounds the few bytes that the target says on a control connection.
 const sendTimeout = door.Timeout
 
+// maxLeft is how many regions of memory that slots have left stay open to a writer:
+// more than it has writes under way.
+const maxLeft = 4 * Window
+
 // server is the receiver's side.
 type server struct {
 	buf    *buffer.Buffer
@@ -40,6 +44,7 @@ type peer struct {
 	endpoint *endpoint
 	probe    *region
 	open     map[int]*region // by slot
+	left     []*region       // of memory that slots have left, oldest first
 	ended    bool            // and not told yet
 }
 
@@ -159,7 +164,7 @@ func (s *server) serve(c net.Conn, w rdma.Writer) {
 	s.mu.Unlock()
 	p.endpoint.stop()
 	<-ran
-	p.endpoint.close(slices.AppendSeq([]*region{p.probe}, maps.Values(p.open))...)
+	p.endpoint.close(slices.AppendSeq(append(p.left, p.probe), maps.Values(p.open))...)
 
 	s.mu.Lock()
 	delete(s.peers, w)
@@ -218,6 +223,27 @@ func (s *server) shut(slot int) {
 		p.open[slot].close()
 		delete(p.open, slot)
 		delete(s.holder, slot)
+	}
+}
+
+// Leave implements rdma.Server. An honest writer whose request is rolled back has
+// writes under way that know nothing of it yet. Refused they would cost it its
+// connection, and all its other requests with it; so the key of the old memory
+// goes on being good. One that gets rolled back again and again must not have all
+// the memory it left: only so many keys stay.
+func (s *server) Leave(slot int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.holder[slot]
+	if p == nil {
+		return
+	}
+	p.left = append(p.left, p.open[slot])
+	delete(p.open, slot)
+	delete(s.holder, slot)
+	if len(p.left) > maxLeft {
+		p.left[0].close()
+		p.left = slices.Delete(p.left, 0, 1)
 	}
 }
 

@@ -79,6 +79,9 @@ func (s *Server) Open(rdma.Writer, int) ([]byte, error) { return nil, nil }
 // revocation.
 func (s *Server) Shut(int) {}
 
+// Leave implements rdma.Server.
+func (s *Server) Leave(int) {}
+
 // refuse tells a connection why it cannot come in.
 func refuse(c net.Conn, why error) {
 	a := answer{status: refused, text: []byte(why.Error()), fd: -1}
