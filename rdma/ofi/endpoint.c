@@ -361,7 +361,12 @@ static int launch(pd_endpoint *e, pd_done *done, int max) {
 	while (e->work_next < e->work_len && e->unused && n < max) {
 		pd_write *w = &e->work[e->work_next];
 		struct slot *s = e->unused;
-		ssize_t err = fi_write(e->ep, w->buf, w->len, e->source, e->peer, w->addr, w->key, &s->context);
+		struct iovec from = {(void *)w->buf, w->len};
+		struct fi_rma_iov to = {w->addr, w->len, w->key};
+		struct fi_msg_rma msg = {&from, &e->source, 1, e->peer, &to, 1, &s->context, 0};
+		// Not fi_write: the provider net forgets what op_flags says, and a write
+		// would be done before it is there.
+		ssize_t err = fi_writemsg(e->ep, &msg, FI_DELIVERY_COMPLETE | FI_COMPLETION);
 		if (err == -FI_EAGAIN)
 			break;
 		e->work_next++;

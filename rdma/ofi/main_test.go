@@ -46,12 +46,17 @@ type target struct {
 
 func serve(t testing.TB, slots int, size int64) *target {
 	t.Helper()
+	return serveOver(t, loopback, slots, size)
+}
+
+func serveOver(t testing.TB, f rdma.Fabric, slots int, size int64) *target {
+	t.Helper()
 	buf, err := buffer.New(slots, size)
 	if err != nil {
 		t.Fatal(err)
 	}
 	gone := make(chan rdma.Writer, 1000)
-	s, err := Serve(buf, t.Name(), loopback, func(w rdma.Writer) { gone <- w })
+	s, err := Serve(buf, t.Name(), f, func(w rdma.Writer) { gone <- w })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +81,7 @@ func (tg *target) attachment(w rdma.Writer, staging []byte) rdma.Attachment {
 	}
 	return rdma.Attachment{
 		ReceiverID: tg.t.Name(), Token: token, Regions: []rdma.Region{{ID: 0, Desc: tg.Desc()}},
-		SlotSize: tg.buf.SlotSize(), Slots: tg.buf.Slots(), Staging: staging, Fabric: loopback,
+		SlotSize: tg.buf.SlotSize(), Slots: tg.buf.Slots(), Staging: staging, Fabric: tg.fabric,
 	}
 }
 

@@ -40,6 +40,31 @@ func TestWrite(t *testing.T) {
 	}
 }
 
+// A write that is done is there, whatever the provider makes of it.
+func TestProviders(t *testing.T) {
+	for _, name := range []string{"net", "net;ofi_rxm", "sockets", "udp;ofi_rxd"} {
+		t.Run(name, func(t *testing.T) {
+			e, err := openEndpoint(name, "127.0.0.1")
+			if err != nil && strings.Contains(err.Error(), "has no provider") {
+				t.Skip(err)
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			e.close()
+			tg := serveOver(t, rdma.Fabric{Addr: "127.0.0.1", Provider: name}, 1, 100_000)
+			w := tg.attach(1)
+			for i := range 20 {
+				if err := w.put(0, tg.open(1, 0), byte(i+1), 100_000); err != nil {
+					t.Fatal(err)
+				}
+				if !all(tg.buf.Slot(0), byte(i+1)) {
+					t.Fatalf("write %d is not there when it is done", i)
+				}
+			}
+		})
+	}
+}
+
 // More writes than the window has room for, from many sides.
 func TestManyWrites(t *testing.T) {
 	const slots, size = 64, 10_000
