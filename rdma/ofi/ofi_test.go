@@ -457,6 +457,63 @@ func TestBadOps(t *testing.T) {
 	}
 }
 
+// A write of nothing, and one whose context is over, post nothing and so end
+// nothing.
+func TestNothingPosted(t *testing.T) {
+	tg := serve(t, 1, 4096)
+	w := tg.attach(1)
+	a := tg.open(1, 0)
+	if err := w.Write(context.Background(), nil); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(errors.New("too late"))
+	if err := w.Write(ctx, []rdma.Op{{Local: w.staging[:1], Access: a}}); err == nil || !strings.Contains(err.Error(), "too late") {
+		t.Errorf("error %v", err)
+	}
+	if err := w.put(0, a, 'x', 4096); err != nil {
+		t.Errorf("the remote has ended: %v", err)
+	}
+}
+
+// A grant may be withdrawn while its writer attaches.
+func TestWithdrawnWhileAttaching(t *testing.T) {
+	tg := serve(t, 1, 4096)
+	at := tg.attachment(1, mmap(t, 4096))
+	l := listen(t)
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	at.Regions = []rdma.Region{{Desc: descriptor{DefaultProvider, "127.0.0.1", port}.bytes()}}
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			_ = sendLine(c, message{Ended: true}, soon)
+			_, _ = c.Read(make([]byte, 100))
+			c.Close()
+		}
+	}()
+	if _, err := Attach(context.Background(), at); !errors.Is(err, rdma.ErrEnded) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// The address "all" is none that a writer could be told to write to.
+func TestServeEverywhere(t *testing.T) {
+	tg := serveOver(t, rdma.Fabric{Addr: "0.0.0.0"}, 1, 4096)
+	at := tg.attachment(1, mmap(t, 4096))
+	at.Host, at.Fabric = "127.0.0.1", loopback
+	r, err := Attach(context.Background(), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	name, err := tg.peers[1].endpoint.name()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ip := net.IP(name[4:8]); !ip.Equal(net.IPv4(127, 0, 0, 1)) { // in a struct sockaddr_in
+		t.Errorf("the writer is sent to %v", ip)
+	}
+}
+
 func TestAttachFails(t *testing.T) {
 	tg := serve(t, 1, 4096)
 	closed, err := net.Listen("tcp", "127.0.0.1:0")

@@ -123,6 +123,8 @@ func open(conn net.Conn, at rdma.Attachment) (_ *remote, probe access, err error
 		return nil, probe, errors.New("no staging memory to write from")
 	case m.Error != "":
 		return nil, probe, fmt.Errorf("the receiver refuses: %s", m.Error)
+	case m.Ended:
+		return nil, probe, errEnded
 	}
 	if probe, err = parseAccess(m.Probe); err != nil {
 		return nil, probe, err
@@ -142,7 +144,7 @@ func open(conn net.Conn, at rdma.Attachment) (_ *remote, probe access, err error
 
 // openEndpoint makes this side's endpoint, to write to the one named.
 func (r *remote) openEndpoint(peer []byte) error {
-	e, err := openEndpoint(r.at.Fabric.Provider, cmp.Or(r.at.Fabric.Addr, host(r.conn.LocalAddr())))
+	e, err := openEndpoint(r.at.Fabric.Provider, host(r.conn.LocalAddr()))
 	if err != nil {
 		return err
 	}
@@ -241,6 +243,9 @@ func (c *call) end(err error) {
 
 // Write implements rdma.Remote.
 func (r *remote) Write(ctx context.Context, ops []rdma.Op) error {
+	if len(ops) == 0 {
+		return nil
+	}
 	list := make([]write, 0, len(ops))
 	for _, op := range ops {
 		a, err := r.check(op)
@@ -279,6 +284,9 @@ func within(part, whole []byte) bool {
 
 // write posts the writes and waits until they are over.
 func (r *remote) write(ctx context.Context, list []write) error {
+	if ctx.Err() != nil { // nothing is posted that would have to be called back
+		return context.Cause(ctx)
+	}
 	c := &call{left: len(list), over: make(chan struct{})}
 	r.mu.Lock()
 	if r.cause != nil {

@@ -173,7 +173,7 @@ func (s *server) serve(c net.Conn, w rdma.Writer) {
 
 // welcome makes the endpoint at the address at which the writer has reached us.
 func (s *server) welcome(c net.Conn) (*peer, message, error) {
-	e, err := openEndpoint(s.fabric.Provider, cmp.Or(s.fabric.Addr, host(c.LocalAddr())))
+	e, err := openEndpoint(s.fabric.Provider, host(c.LocalAddr()))
 	if err != nil {
 		return nil, message{}, err
 	}
