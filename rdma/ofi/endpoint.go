@@ -74,10 +74,14 @@ func providers() string {
 	return C.GoString(names)
 }
 
-// close ends the endpoint: nothing lands and nothing is read after it. Then it
-// gives up the regions, which must be all that are left.
+// shut ends the endpoint, whose run is over: nothing lands and nothing is read
+// after it. Meanwhile regions may still come and go.
+func (e *endpoint) shut() { C.pd_shut(e.c) }
+
+// close shuts the endpoint, if it is not, and gives up the regions, which must be
+// all that are left.
 func (e *endpoint) close(left ...*region) {
-	C.pd_shut(e.c)
+	e.shut()
 	for _, r := range left {
 		r.close()
 	}

@@ -44,7 +44,8 @@ const char *pd_strerror(int err);
 int pd_open(const char *provider, const char *addr, int window, pd_endpoint **out, const char **what);
 
 // pd_shut ends the endpoint: nothing lands and nothing is read after it. No other
-// call may be under way. What is left is to unregister all regions.
+// call may be under way, but to register and unregister. What is left is to
+// unregister all regions.
 void pd_shut(pd_endpoint *e);
 
 // pd_close frees what is left of an endpoint, shut or not. No region may be left.

@@ -45,7 +45,7 @@ type peer struct {
 	probe    *region
 	open     map[int]*region // by slot
 	left     []*region       // of memory that slots have left, oldest first
-	ended    bool            // and not told yet
+	ended    bool            // its endpoint is shut, and this is being told
 }
 
 // Serve lets initiators across hosts write into buf. It opens an endpoint and
@@ -156,19 +156,23 @@ func (s *server) serve(c net.Conn, w rdma.Writer) {
 		_, _ = io.Copy(io.Discard, c)
 	}
 
-	s.mu.Lock()
+	p.endpoint.stop()
+	<-ran
+	p.endpoint.shut()
+	s.mu.Lock() // only now: before, a write may begin that Shut has to keep away
 	p.ended = true
 	for slot := range p.open {
 		delete(s.holder, slot)
 	}
 	s.mu.Unlock()
-	p.endpoint.stop()
-	<-ran
 	p.endpoint.close(slices.AppendSeq(append(p.left, p.probe), maps.Values(p.open))...)
+}
 
+
+func (s *server) forget(w rdma.Writer) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	delete(s.peers, w)
-	s.mu.Unlock()
 }
 
 // welcome makes the endpoint at the address at which the writer has reached us.
