@@ -56,8 +56,8 @@ struct pd_endpoint {
 	void *source;
 
 	// Of pd_run alone.
-	struct slot *slots, *unused;
-	int flying;
+	struct slot *slots, *unused; // there are window of them
+	int window, flying;
 	pd_write *work; // taken from posted, from next on not sent yet
 	int work_len, work_cap, work_next;
 	int64_t until; // when lingering ends
@@ -167,7 +167,7 @@ void pd_providers(char *names, size_t size) {
 		for (struct fi_info *i = all; i; i = i->next) {
 			const char *name = i->fabric_attr->prov_name;
 			size_t len = strlen(names);
-			if (!strstr(names, name) && len + strlen(name) + 3 < size) {
+			if (strcmp(name, "shm") && !strstr(names, name) && len + strlen(name) + 3 < size) {
 				if (len)
 					strcat(names, ", ");
 				strcat(names, name);
@@ -200,6 +200,7 @@ static int set_up(pd_endpoint *e, const char *provider, const char *addr, int wi
 	e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (!e->slots || e->wake_fd < 0)
 		return -errno;
+	e->window = window;
 	for (int i = 0; i < window; i++) {
 		e->slots[i].next = e->unused;
 		e->unused = &e->slots[i];
@@ -273,8 +274,6 @@ void pd_close(pd_endpoint *e) {
 }
 
 int pd_name(pd_endpoint *e, void *name, size_t *len) { return -fi_getname(&e->ep->fid, name, len); }
-
-const char *pd_provider(pd_endpoint *e) { return e->info->fabric_attr->prov_name; }
 
 int pd_peer(pd_endpoint *e, const void *name) {
 	int n = fi_av_insert(e->av, name, 1, &e->peer, 0, NULL);
@@ -381,9 +380,8 @@ static int launch(pd_endpoint *e, pd_done *done, int max) {
 	return n;
 }
 
-static void land(pd_endpoint *e, void *context, pd_done *done, int err, int prov_err) {
-	struct slot *s = context;
-	*done = (pd_done){.id = s->id, .err = err, .prov_err = prov_err};
+static void land(pd_endpoint *e, struct slot *s, pd_done *done, int err) {
+	*done = (pd_done){.id = s->id, .err = err};
 	s->next = e->unused;
 	e->unused = s;
 	e->flying--;
@@ -396,14 +394,17 @@ static int collect(pd_endpoint *e, pd_done *done, int max) {
 		max = 16;
 	ssize_t n = fi_cq_read(e->cq, entries, max);
 	for (ssize_t i = 0; i < n; i++)
-		land(e, entries[i].op_context, &done[i], 0, 0);
+		land(e, entries[i].op_context, &done[i], 0);
 	if (n != -FI_EAVAIL)
 		return n > 0 ? (int)n : 0;
 	struct fi_cq_err_entry fault = {0};
-	// Without a context it is of something of the peer's: nobody waits for it.
-	if (fi_cq_readerr(e->cq, &fault, 0) != 1 || !fault.op_context)
+	if (fi_cq_readerr(e->cq, &fault, 0) != 1)
 		return 0;
-	land(e, fault.op_context, done, fault.err ? fault.err : FI_EIO, fault.prov_errno);
+	// Without a context of ours it is of something of the peer's: nobody waits for it.
+	struct slot *s = fault.op_context;
+	if (s < e->slots || s >= e->slots + e->window)
+		return 0;
+	land(e, s, done, fault.err ? fault.err : FI_EIO);
 	return 1;
 }
 

@@ -88,8 +88,6 @@ func (e *endpoint) close(left ...*region) {
 	C.pd_close(e.c)
 }
 
-func (e *endpoint) provider() string { return C.GoString(C.pd_provider(e.c)) }
-
 // name is the address at which peers find it.
 func (e *endpoint) name() ([]byte, error) {
 	name := make([]byte, maxName)

@@ -29,7 +29,6 @@ typedef struct {
 typedef struct {
 	uint64_t id;
 	int err;
-	int prov_err;
 } pd_done;
 
 // pd_load loads the library. Nothing else may be called before. It returns why it
@@ -54,9 +53,6 @@ void pd_close(pd_endpoint *e);
 // pd_name writes the endpoint's address; len is the room and then the length.
 int pd_name(pd_endpoint *e, void *name, size_t *len);
 
-// pd_provider is the full name of the provider.
-const char *pd_provider(pd_endpoint *e);
-
 // pd_peer names the one target of this endpoint's writes.
 int pd_peer(pd_endpoint *e, const void *name);
 
@@ -79,7 +75,8 @@ int pd_run(pd_endpoint *e, pd_done *done, int max);
 // pd_stop ends pd_run, now and for good. Any thread may call it.
 void pd_stop(pd_endpoint *e);
 
-// pd_providers writes the names of the providers that would do.
+// pd_providers writes the names of the providers that would do. It leaves out
+// shm, which does harm.
 void pd_providers(char *names, size_t size);
 
 #endif

@@ -29,6 +29,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -91,7 +93,8 @@ var errClosed = errors.New("the engine is closed")
 
 // checkProvider refuses what is known to do harm.
 func checkProvider(name string) error {
-	if name == "shm" {
+	isShm := func(part string) bool { return strings.EqualFold(part, "shm") } // as libfabric reads names
+	if slices.ContainsFunc(strings.Split(name, ";"), isShm) {
 		return errors.New("libfabric's provider shm hangs on bad peers and leaves files behind: use --engine shm, which is another thing")
 	}
 	return nil

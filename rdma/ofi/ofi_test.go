@@ -618,6 +618,8 @@ func TestServeFails(t *testing.T) {
 	}{
 		"no such provider":  {rdma.Fabric{Provider: "carrier-pigeon"}, "take one of"},
 		"the provider shm":  {rdma.Fabric{Provider: "shm"}, "--engine shm"},
+		"shm in capitals":   {rdma.Fabric{Provider: "SHM"}, "--engine shm"},
+		"shm among others":  {rdma.Fabric{Provider: "tcp;shm"}, "--engine shm"},
 		"a taken port":      {rdma.Fabric{Addr: "127.0.0.1", Service: tg.desc.Port}, tg.desc.Port},
 		"another's address": {rdma.Fabric{Addr: "192.0.2.1"}, "192.0.2.1"},
 	} {
@@ -625,6 +627,9 @@ func TestServeFails(t *testing.T) {
 			_, err := Serve(tg.buf, "x", tt.fabric, func(rdma.Writer) {})
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v", err)
+			}
+			if name == "no such provider" && strings.Contains(err.Error(), "shm") {
+				t.Errorf("a provider that is refused is proposed: %v", err)
 			}
 		})
 	}
