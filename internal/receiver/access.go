@@ -25,8 +25,8 @@ func newAccess(target rdma.Target) *access {
 	return &access{target: target, open: make(map[int]opened)}
 }
 
-// follow does what doors say, in order; revoked slots are about to get new memory. Failed is what could not be opened and
-// why, nil when all could.
+// follow does what doors say, in order; revoked slots are about to get new
+// memory. Failed is what could not be opened and why, nil when all could.
 func (a *access) follow(doors []reservation.Door, revoked []reservation.Revocation) (failed map[reservation.Door]error) {
 	moving := make(map[int]bool)
 	for _, r := range revoked {

@@ -168,7 +168,6 @@ func (s *server) serve(c net.Conn, w rdma.Writer) {
 	p.endpoint.close(slices.AppendSeq(append(p.left, p.probe), maps.Values(p.open))...)
 }
 
-
 func (s *server) forget(w rdma.Writer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
