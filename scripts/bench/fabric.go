@@ -26,8 +26,8 @@ var across = []section{{"fabric", (*bench).fabric}}
 // every round; iperf3 sends the same 128 KiB again and again, from the cache.
 func (b *bench) fabric() error {
 	walk := pick(b, coldWalk, quickWalk)
-	b.table.note("ofi: over %s on loopback, %d writes in flight, buffers of %s at each side walked from end to end; every byte is compared.",
-		ofi.DefaultProvider, ofi.Window, humanize.IBytes(uint64(walk)))
+	b.table.note("ofi: over %s on loopback (congestion control %s), %d writes in flight, buffers of %s at each side walked from end to end; every byte is compared.",
+		ofi.DefaultProvider, congestionControl(), ofi.Window, humanize.IBytes(uint64(walk)))
 	stream, err := b.iperf(walk)
 	switch {
 	case b.quick && errors.Is(err, exec.ErrNotFound):
@@ -47,6 +47,16 @@ func (b *bench) fabric() error {
 		}
 	}
 	return b.fabricEndToEnd(pick(b, coldWalk, 2*e2eRequest*e2eChunk))
+}
+
+// congestionControl is what TCP uses; it decides much of what one stream gets,
+// on loopback too.
+func congestionControl() string {
+	name, err := os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(name))
 }
 
 // fabricWrites fills the rows of one size.
@@ -198,8 +208,9 @@ func (p *fabricPair) connect(id string) error {
 	if err := p.initiator.ask(order, new(span)); err != nil {
 		return err
 	}
-	// As pd-send's workers have more chunks in hand than the engine has in flight.
-	order = initiatorOrder{Workers: 2 * ofi.Window, Access: make([][]byte, p.slots)}
+	// As many in hand as pd-send's staging buffer has of 1 MiB: enough that some
+	// wait while the engine has the processor and workers do not get to run.
+	order = initiatorOrder{Workers: 4 * ofi.Window, Access: make([][]byte, p.slots)}
 	for i := range order.Access {
 		if order.Access[i], err = p.target.Open(w, i); err != nil {
 			return err
