@@ -216,11 +216,17 @@ func decode(t *testing.T, r *receiver, want func(reqID string) string) (stop fun
 				return len(ids) > 0 || ctx.Err() != nil
 			})
 			for _, id := range ids {
-				switch same, err := readOne(ctx, conn, id, want(id)); {
+				same, err := readOne(ctx, conn, id, want(id))
+				for try := 1; err != nil && try < 3 && ctx.Err() == nil; try++ { // the machine may be slow
+					same, err = readOne(ctx, conn, id, want(id))
+				}
+				switch {
 				case err == nil && !same:
 					t.Errorf("the bytes of %s are not its own", id)
 				case err == nil:
 					read++
+				case ctx.Err() == nil:
+					t.Logf("%s is not read: %v", id, err)
 				}
 			}
 			if ctx.Err() != nil {

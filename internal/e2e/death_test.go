@@ -323,28 +323,3 @@ func TestSecondSignal(t *testing.T) {
 		}
 	}
 }
-
-// Fence: a writer that the receiver gave up while it was writing goes on when
-// others have its slots, and does not touch what they write.
-func TestLateWriter(t *testing.T) {
-	t.Parallel()
-	r, mem := receiveWhole(t, "--lease", "1s")
-	late, other, src := send(t, r), send(t, r), newSource(t)
-	half := stopInWrite(t, late, src, mem)
-	other.write(src.batch("B", tries-2, tries-1))
-	r.happens("queued", "B")
-	r.happens("expired", half.reqID)
-	other.result("B", "ready")
-	late.kill(syscall.SIGCONT)
-	if l := late.result(half.reqID, "failed"); !strings.Contains(l.str("error"), "lease") {
-		t.Errorf("the late sender says %v", l)
-	}
-	late.ends(1) // it has written all that it ever writes
-	file := filepath.Join(t.TempDir(), "B")
-	output(t, 0, "pd-recv", "take", "-o", file, r.endpoint, "B")
-	if want := slices.Concat(src.image(tries-2), src.image(tries-1)); read(t, file) != string(want) {
-		t.Error("the late writer wrote over another request's bytes")
-	}
-	other.ends(0)
-	r.empty()
-}

@@ -305,9 +305,14 @@ func receive(t *testing.T, slots int, flags ...string) *receiver {
 // receiveChunks is receive with slots of another size, bytes.
 func receiveChunks(t *testing.T, slots, size int, flags ...string) *receiver {
 	t.Helper()
+	return receiveWith(t, with{}, slots, size, flags...)
+}
+
+func receiveWith(t *testing.T, w with, slots, size int, flags ...string) *receiver {
+	t.Helper()
 	args := append([]string{"serve", "--listen", "tcp://127.0.0.1:*", "--chunk-size", fmt.Sprint(size),
 		"--buffer-size", fmt.Sprint(slots * size)}, flags...)
-	r := &receiver{program: start(t, nil, "pd-recv", args...)}
+	r := &receiver{program: startWith(t, w, "pd-recv", args...)}
 	r.endpoint = r.event("event", "listening").str("endpoint")
 	return r
 }
@@ -360,9 +365,9 @@ type snapshot struct {
 		Need, Lacks int
 	}
 	Senders []struct {
-		Sender   string
-		Requests int
-		Attached bool
+		Sender, Engine string
+		Requests       int
+		Attached       bool
 	}
 	Counters map[string]int
 }

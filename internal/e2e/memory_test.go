@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sort"
 	"strconv"
 	"strings"
 	"sync"
@@ -40,17 +41,28 @@ func spy(t *testing.T, r *receiver, length int) []byte {
 	if len(files) != 1 {
 		t.Fatalf("the receiver has memory files %q, want one", files)
 	}
-	f, err := os.Open(files[0])
+	_, mem := spyOn(t, files[0], length)
+	return mem
+}
+
+// spyOn maps a region of a receiver's buffer; inode says which it is.
+func spyOn(t *testing.T, file string, length int) (inode uint64, mem []byte) {
+	t.Helper()
+	f, err := os.Open(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	mem, err := syscall.Mmap(int(f.Fd()), 0, length, syscall.PROT_READ, syscall.MAP_SHARED)
+	var stat syscall.Stat_t
+	if err := syscall.Fstat(int(f.Fd()), &stat); err != nil {
+		t.Fatal(err)
+	}
+	mem, err = syscall.Mmap(int(f.Fd()), 0, length, syscall.PROT_READ, syscall.MAP_SHARED)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = syscall.Munmap(mem) })
-	return mem
+	return stat.Ino, mem
 }
 
 // memoryFiles are the memfds that a program has open.
@@ -75,23 +87,33 @@ type source struct {
 // two are alike.
 const shift = 4096
 
+// theSource is the one that all tests read.
+var theSource = sync.OnceValues(func() (*source, error) {
+	s := &source{file: filepath.Join(bin, "source"), data: make([]byte, wholeChunk+tries*shift)}
+	manifest.Pattern(s.data, "source")
+	return s, os.WriteFile(s.file, s.data, 0o600)
+})
+
 func newSource(t *testing.T) *source {
 	t.Helper()
-	s := &source{file: filepath.Join(t.TempDir(), "source"), data: make([]byte, wholeChunk+tries*shift)}
-	manifest.Pattern(s.data, "source")
-	if err := os.WriteFile(s.file, s.data, 0o600); err != nil {
+	s, err := theSource()
+	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
 // batch is a manifest line with these chunks of a request of two.
-func (s *source) batch(reqID string, numbers ...int) string {
+func (s *source) batch(reqID string, numbers ...int) string { return s.lines(reqID, 2, numbers...) }
+
+// lines is a manifest line with these chunks of a request of total.
+func (s *source) lines(reqID string, total int, numbers ...int) string {
 	var chunks []string
 	for _, i := range numbers {
 		chunks = append(chunks, fmt.Sprintf(`{"key":"%s-%d","file":%q,"offset":%d,"length":%d}`, reqID, i, s.file, i*shift, wholeChunk))
 	}
-	return fmt.Sprintf(`{"req_id":%q,"total_chunks":2,"chunks":[%s],"last":%v}`+"\n", reqID, strings.Join(chunks, ","), len(numbers) == 2)
+	return fmt.Sprintf(`{"req_id":%q,"total_chunks":%d,"chunks":[%s],"last":%v}`+"\n",
+		reqID, total, strings.Join(chunks, ","), len(numbers) == total)
 }
 
 // image is what chunk number i looks like.
@@ -117,6 +139,14 @@ func (c image) ended(slot []byte) bool {
 	return bytes.Equal(slot[wholeChunk-edge:], c[wholeChunk-edge:])
 }
 
+// landed is how much of a chunk whose write has begun is there, bytes: its
+// bytes come in order.
+func (c image) landed(slot []byte) int {
+	return shift * sort.Search(wholeChunk/shift, func(i int) bool {
+		return !bytes.Equal(slot[i*shift:][:edge], c[i*shift:][:edge])
+	})
+}
+
 // halfWritten is a write that is stopped on its way.
 type halfWritten struct {
 	reqID string
@@ -128,27 +158,55 @@ type halfWritten struct {
 // the chunk, as it is to be, lies in a slot in part.
 func stopInWrite(t *testing.T, s *fed, src *source, mem []byte) *halfWritten {
 	t.Helper()
+	return stopInWriteOf(t, s, src, mem, func(reqID string, i int) string { return src.batch(reqID, i) })
+}
+
+// stopInWriteOf is stopInWrite for a request whose lines are made for each
+// attempt; the first has chunk i, and is what is written.
+func stopInWriteOf(t *testing.T, s *fed, src *source, mem []byte, lines func(reqID string, i int) string) *halfWritten {
+	t.Helper()
 	for i := range tries {
 		w := &halfWritten{reqID: fmt.Sprintf("A%d", i), image: src.image(i)}
-		s.write(src.batch(w.reqID, i))
-		for began := time.Now(); w.slot == nil; w.slot = w.image.begun(mem) {
-			if time.Since(began) > patience {
-				t.Fatalf("waited %v for %s to be written; stderr:\n%s", patience, w.reqID, s.stderr())
-			}
-			runtime.Gosched()
-		}
+		s.write(lines(w.reqID, i))
+		w.begins(t, s, mem)
 		s.kill(syscall.SIGSTOP)
 		eventually(t, "the sender to stop", func() bool { return stopped(s.program) })
+		w.rests(t)
 		if !w.image.ended(w.slot) {
-			t.Logf("stopped in write %d", i)
+			t.Logf("stopped in write %d with %d of %d bytes landed", i, w.image.landed(w.slot), wholeChunk)
 			return w
 		}
 		s.kill(syscall.SIGCONT)
 		s.write(cancelLine(w.reqID))
-		s.result(w.reqID, "cancelled")
+		s.event("req_id", w.reqID)
 	}
 	t.Skipf("NOT RUN: in %d writes the sender was never stopped in the middle of one", tries)
 	return nil
+}
+
+// begins waits until a part of the chunk has landed.
+func (w *halfWritten) begins(t *testing.T, s *fed, mem []byte) {
+	t.Helper()
+	for began := time.Now(); w.slot == nil; w.slot = w.image.begun(mem) {
+		if time.Since(began) > patience || len(s.lines("req_id", w.reqID)) > 0 {
+			t.Fatalf("waited %v for %s to be written; stderr:\n%s", time.Since(began), w.reqID, s.stderr())
+		}
+		time.Sleep(100 * time.Microsecond) // who sleeps gets the processor sooner than who spins
+	}
+}
+
+// rests waits until nothing lands any more of what a stopped sender's sockets
+// had taken: nothing has for a while.
+func (w *halfWritten) rests(t *testing.T) {
+	t.Helper()
+	const while = 50 * time.Millisecond
+	landed, since := w.image.landed(w.slot), time.Now()
+	eventually(t, "the bytes on their way to land", func() bool {
+		if now := w.image.landed(w.slot); now != landed {
+			landed, since = now, time.Now()
+		}
+		return time.Since(since) > while
+	})
 }
 
 // holdBusyThreads has those threads of a stopped program that were not waiting

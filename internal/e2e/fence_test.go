@@ -1,0 +1,182 @@
+package e2e
+
+import (
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Fence: a sender is stopped in the middle of a write, its slots are given to
+// another request, and it goes on. Whatever the way, nobody's bytes change but
+// its own. hostile_test.go has the writers that mean harm.
+
+// eachEngine runs a test under each write engine.
+func eachEngine(t *testing.T, test func(t *testing.T, engine string)) {
+	t.Helper()
+	t.Parallel()
+	for _, engine := range []string{"shm", "ofi"} {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			test(t, engine)
+		})
+	}
+}
+
+// stage is a receiver of two whole chunks and two senders.
+type stage struct {
+	t           *testing.T
+	r           *receiver
+	mem         []byte // of the receiver's first region
+	late, other *fed
+	src         *source
+}
+
+func setStage(t *testing.T, engine string, flags ...string) *stage {
+	t.Helper()
+	r, mem := receiveWhole(t, append([]string{"--engine", engine}, flags...)...)
+	return &stage{t, r, mem, send(t, r, "--engine", engine), send(t, r, "--engine", engine), newSource(t)}
+}
+
+// Chunks that no attempt to stop a write uses.
+const (
+	others     = tries - 2
+	othersToo  = tries - 1
+	afterwards = tries - 3
+)
+
+// takes reads a ready request of these chunks and compares it byte for byte.
+func (s *stage) takes(reqID string, numbers ...int) {
+	s.t.Helper()
+	file := filepath.Join(s.t.TempDir(), reqID)
+	output(s.t, 0, "pd-recv", "take", "-o", file, s.r.endpoint, reqID)
+	var want strings.Builder
+	for _, i := range numbers {
+		want.Write(s.src.image(i))
+	}
+	if read(s.t, file) != want.String() {
+		s.t.Errorf("the bytes of %s are not its own", reqID)
+	}
+}
+
+// goesOn has the late sender send another request, whole.
+func (s *stage) goesOn() {
+	s.t.Helper()
+	s.late.write(s.src.lines("C", 1, afterwards))
+	s.late.result("C", "ready")
+	s.takes("C", afterwards)
+}
+
+// Its lease expires: the receiver gives it up.
+func TestLateWriter(t *testing.T) {
+	eachEngine(t, func(t *testing.T, engine string) {
+		s := setStage(t, engine, "--lease", "1s")
+		half := stopInWrite(t, s.late, s.src, s.mem)
+		s.other.write(s.src.batch("B", others, othersToo)) // both slots
+		s.r.happens("expired", half.reqID)
+		s.other.result("B", "ready")
+		s.late.kill(syscall.SIGCONT)
+		if l := s.late.result(half.reqID, "failed"); !strings.Contains(l.str("error"), "lease") {
+			t.Errorf("the late sender says %v", l)
+		}
+		s.takesAtTheEnd(half)
+	})
+}
+
+// takesAtTheEnd ends the late sender, which then has written all that it ever
+// writes, and reads what the other has sent.
+func (s *stage) takesAtTheEnd(half *halfWritten) {
+	s.t.Helper()
+	s.late.stdin.Close()
+	s.late.exits()
+	s.takes("B", others, othersToo)
+	s.other.ends(0)
+	s.r.empty()
+	if n := len(s.late.lines("req_id", half.reqID)); n != 1 {
+		s.t.Errorf("of %s there are %d lines", half.reqID, n)
+	}
+}
+
+// It is told to cancel while it stands: it does when its write is over, and not
+// before does the receiver give the slots away.
+func TestCancelOfAStoppedWriter(t *testing.T) {
+	eachEngine(t, func(t *testing.T, engine string) {
+		s := setStage(t, engine, "--lease", "1h")
+		half := stopInWrite(t, s.late, s.src, s.mem)
+		s.other.write(s.src.batch("B", others, othersToo))
+		s.r.happens("queued", "B")
+		s.late.write(cancelLine(half.reqID))
+		if s.r.happened("admitted", "B") > 0 || s.r.stat().Slots.Free > 0 {
+			t.Errorf("the slot of %s is given away while it may be written", half.reqID)
+		}
+		s.late.kill(syscall.SIGCONT)
+		s.late.result(half.reqID, "cancelled")
+		s.other.result("B", "ready")
+		s.r.inOrder("queued B", "cancelled "+half.reqID, "admitted B")
+		s.takes("B", others, othersToo)
+		s.goesOn()
+		s.takesNothingMore()
+	})
+}
+
+// takesNothingMore ends both senders, to which nothing has happened.
+func (s *stage) takesNothingMore() {
+	s.t.Helper()
+	s.r.empty()
+	s.late.stdin.Close()
+	s.other.stdin.Close()
+	s.late.exits()
+	s.other.exits()
+	s.r.empty()
+	if c := s.r.stat().Counters; c["expired"] > 0 {
+		s.t.Errorf("counters: %v", c)
+	}
+}
+
+// The same, and its lease expires meanwhile.
+func TestCancelOfALateWriter(t *testing.T) {
+	eachEngine(t, func(t *testing.T, engine string) {
+		s := setStage(t, engine, "--lease", "1s")
+		half := stopInWrite(t, s.late, s.src, s.mem)
+		s.late.write(cancelLine(half.reqID))
+		s.other.write(s.src.batch("B", others, othersToo)) // both slots
+		s.r.happens("expired", half.reqID)
+		s.other.result("B", "ready")
+		s.late.kill(syscall.SIGCONT)
+		if l := s.late.event("req_id", half.reqID); l.str("status") == "ready" { // cancelled, or failed with its session
+			t.Errorf("the late sender says %v", l)
+		}
+		s.takesAtTheEnd(half)
+	})
+}
+
+// Its request is rolled back while the sender stays attached: its second batch
+// has waited too long for a slot, as happens in mode none.
+func TestRolledBackWriter(t *testing.T) {
+	eachEngine(t, func(t *testing.T, engine string) {
+		const wait = 3 * time.Second
+		s := setStage(t, engine, "--lease", "1h", "--admission", "none", "--admit-timeout", wait.String())
+		s.other.write(s.src.batch("H", afterwards)) // has one of the two slots
+		s.r.settles("the first chunk is written", func(s snapshot) bool { return s.Slots.Written == 1 })
+		half := stopInWriteOf(t, s.late, s.src, s.mem, func(reqID string, i int) string {
+			return s.src.batch(reqID, i) + s.src.lines(reqID, 2, others)
+		})
+		s.r.happens("timed_out", half.reqID)
+		s.other.write(s.src.lines("B", 1, othersToo))
+		s.other.result("B", "ready")
+		if n := len(memoryFiles(s.r.program)); n != 2 {
+			t.Errorf("the receiver has %d regions: were the slots of %s revoked?", n, half.reqID)
+		}
+		s.late.kill(syscall.SIGCONT)
+		if l := s.late.result(half.reqID, "failed"); l.str("code") != "admission_timeout" {
+			t.Errorf("the late sender says %v", l)
+		}
+		eventually(t, "the late write to end in the old memory", func() bool { return half.image.ended(half.slot) })
+		s.takes("B", othersToo)
+		s.goesOn()
+		s.other.write(cancelLine("H"))
+		s.other.result("H", "cancelled")
+		s.takesNothingMore()
+	})
+}
