@@ -108,7 +108,7 @@ func state(t *testing.T, c *client.Conn, ctx context.Context, reqID string) stri
 // anything; what is truly silent still expires.
 func TestStoppedAndContinued(t *testing.T) {
 	t.Parallel()
-	r, endpoint := startServe(t, "--buffer-size", "4KiB", "--chunk-size", "1KiB", "--lease", "1s")
+	r, endpoint := startServe(t, "--buffer-size", "4KiB", "--chunk-size", "1KiB", "--lease", "3s")
 	p, err := peertest.Dial(endpoint, peertest.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestStoppedAndContinued(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(2500 * time.Millisecond) // longer than the lease
+	time.Sleep(4 * time.Second) // longer than the lease
 	r.signal(syscall.SIGCONT)
 	m, err = p.Wait(done, patience)
 	if resp, ok := m.(*wire.CommitResponse); !ok || !resp.Ready {
@@ -160,7 +160,7 @@ func TestStoppedAndContinued(t *testing.T) {
 func TestTakeOutlastsALease(t *testing.T) {
 	t.Parallel()
 	const size = 1 << 20 // more than a pipe holds
-	r, endpoint := startServe(t, "--buffer-size", "1MiB", "--chunk-size", "1MiB", "--lease", "600ms")
+	r, endpoint := startServe(t, "--buffer-size", "1MiB", "--chunk-size", "1MiB", "--lease", "2s")
 	data := string(bytes.Repeat([]byte("0123456789abcdef"), size/16))
 	if err := send(endpoint, "A", []string{data}, 0); err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func TestTakeOutlastsALease(t *testing.T) {
 	if _, err := taker.stdout.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(1500 * time.Millisecond) // longer than the lease
+	time.Sleep(4 * time.Second) // longer than the lease
 	if _, err := c.Take(ctx, "A"); err == nil {
 		t.Error("A could be taken twice")
 	}

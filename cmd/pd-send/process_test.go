@@ -255,9 +255,9 @@ func sized(id string, total, first, count, size int, more string) string {
 
 // The source design's example: 10 slots, A and B of 8 chunks, interleaved.
 func TestInterleavedRequests(t *testing.T) {
-	for _, mode := range []string{"reserve", "serial", "none"} {
+	for mode, wait := range map[string]time.Duration{"reserve": patience, "serial": patience, "none": time.Second} {
 		t.Run(mode, func(t *testing.T) {
-			_, endpoint := startReceiver(t, "--admission", mode, "--admit-timeout", "1s", "--sink")
+			_, endpoint := startReceiver(t, "--admission", mode, "--admit-timeout", wait.String(), "--sink")
 			s := start(t, "pd-send", "--to", endpoint)
 			s.write(batch("A", 8, 0, 4, "") + batch("B", 8, 0, 4, "") + batch("A", 8, 4, 4, "") + batch("B", 8, 4, 4, ""))
 			s.stdin.Close()
@@ -277,11 +277,15 @@ func TestInterleavedRequests(t *testing.T) {
 // eachEngine runs a test under every engine that there is.
 func eachEngine(t *testing.T, test func(t *testing.T, engine string)) {
 	for _, name := range engines.Names() {
-		t.Run(name, func(t *testing.T) { test(t, name) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // they wait for most of their time
+			test(t, name)
+		})
 	}
 }
 
 func TestReceiverIsKilledAndComesBack(t *testing.T) {
+	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine string) {
 		r, endpoint := startReceiver(t, "--engine", engine)
 		s := start(t, "pd-send", "--to", endpoint)
@@ -295,7 +299,7 @@ func TestReceiverIsKilledAndComesBack(t *testing.T) {
 				t.Errorf("the error is %q", text)
 			}
 		}
-		if took := time.Since(start); took > 5*time.Second {
+		if took := time.Since(start); took > patience/2 { // --timeout is 60s
 			t.Errorf("it took %v to see that the receiver is gone", took)
 		}
 		again, _ := startReceiverAt(t, endpoint, "--engine", engine, "--buffer-size", "16KiB", "--sink")
@@ -311,10 +315,11 @@ func TestReceiverIsKilledAndComesBack(t *testing.T) {
 
 // F45: a stalled receiver holds up nobody else.
 func TestReceiverIsStopped(t *testing.T) {
+	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine string) {
 		stopped, first := startReceiver(t, "--engine", engine)
 		_, second := startReceiver(t, "--engine", engine, "--sink")
-		s := start(t, "pd-send", "--to", first, "--to", second, "--timeout", "4s", "--staging-size", "16KiB")
+		s := start(t, "pd-send", "--to", first, "--to", second, "--timeout", "8s", "--staging-size", "16KiB")
 		s.write(batch("A", 8, 0, 4, `,"to":0`))
 		stopped.line("event", "admitted", "req_id", "A")
 		stopped.signal(syscall.SIGSTOP)
@@ -338,11 +343,12 @@ func TestReceiverIsStopped(t *testing.T) {
 // The same in the middle of its writes, of which there are more than its share
 // of the staging buffer has room for.
 func TestReceiverIsStoppedInMidWrite(t *testing.T) {
+	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine string) {
 		large := []string{"--engine", engine, "--buffer-size", "32MiB", "--chunk-size", "1MiB", "--sink"}
 		stopped, first := startReceiver(t, large...)
 		_, second := startReceiver(t, large...)
-		s := start(t, "pd-send", "--to", first, "--to", second, "--timeout", "6s", "--staging-size", "8MiB")
+		s := start(t, "pd-send", "--to", first, "--to", second, "--timeout", "8s", "--staging-size", "8MiB")
 		for i := range 100 {
 			s.write(sized(fmt.Sprint("A", i), 16, 0, 16, 1<<20, `,"to":0`))
 		}
@@ -364,8 +370,9 @@ func TestReceiverIsStoppedInMidWrite(t *testing.T) {
 }
 
 func TestSenderIsStoppedForLongerThanItsLease(t *testing.T) {
+	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine string) {
-		r, endpoint := startReceiver(t, "--engine", engine, "--lease", "500ms")
+		r, endpoint := startReceiver(t, "--engine", engine, "--lease", "2s")
 		s := start(t, "pd-send", "--to", endpoint)
 		s.write(batch("A", 8, 0, 4, ""))
 		r.line("event", "admitted", "req_id", "A")
@@ -404,11 +411,12 @@ func TestEnginesThatDoNotMeet(t *testing.T) {
 
 // F46: an address where nobody is costs nobody else anything.
 func TestReceiverThatIsNotThere(t *testing.T) {
+	t.Parallel()
 	r, dead := startReceiver(t)
 	r.signal(syscall.SIGKILL)
 	<-r.ended
 	_, live := startReceiver(t, "--sink")
-	s := start(t, "pd-send", "--to", live, "--to", dead, "--timeout", "3s")
+	s := start(t, "pd-send", "--to", live, "--to", dead, "--timeout", "8s")
 	for i := range 10 {
 		s.write(batch(fmt.Sprint("L", i), 2, 0, 2, `,"to":0`) + batch(fmt.Sprint("D", i), 2, 0, 2, `,"to":1`))
 	}
@@ -425,13 +433,14 @@ func TestReceiverThatIsNotThere(t *testing.T) {
 
 // F42: it ends when it is told to, whoever is absent, and says what was left.
 func TestSignalsWhileNobodyAnswers(t *testing.T) {
+	t.Parallel()
 	_, live := startReceiver(t)
 	for name, sig := range map[string]struct {
 		signal syscall.Signal
 		code   int
 	}{"interrupt": {syscall.SIGINT, 130}, "terminate": {syscall.SIGTERM, 143}} {
 		t.Run(name, func(t *testing.T) {
-			s := start(t, "pd-send", "--to", live, "--to", "tcp://127.0.0.1:9", "--proxy", "tcp://127.0.0.1:9", "--shutdown-timeout", "2s")
+			s := start(t, "pd-send", "--to", live, "--to", "tcp://127.0.0.1:9", "--proxy", "tcp://127.0.0.1:9", "--shutdown-timeout", "5s")
 			s.write(`{"req_id":"Z","total_chunks":0,"chunks":[],"last":true}` + "\n")
 			s.write(batch(name, 8, 0, 1, `,"to":0`) + batch("X", 1, 0, 1, `,"to":1`) + `{"cancel":"X"}` + "\n")
 			s.line("req_id", "X", "status", "cancelled")
@@ -439,7 +448,7 @@ func TestSignalsWhileNobodyAnswers(t *testing.T) {
 			s.signal(sig.signal)
 			s.line("req_id", name, "status", "cancelled")
 			s.exit(sig.code)
-			if took := time.Since(start); took > 5*time.Second {
+			if took := time.Since(start); took > patience/2 {
 				t.Errorf("it took %v to end", took)
 			}
 			s.says("notices undelivered")
