@@ -39,7 +39,7 @@ type host struct {
 // link is a veth pair. The end of `from` sends no faster than the rate; the
 // other way is not limited, since only answers go there.
 type link struct {
-	from, to         *host
+	from, far        *host
 	fromAddr, toAddr string
 	dev              string // its name at both ends
 }
@@ -66,7 +66,7 @@ func (b *bed) host(name string) (*host, error) {
 // (10^6 bits a second, headers counted as on a real wire).
 func (b *bed) link(from, to *host, mbits int) (*link, error) {
 	b.links++
-	l := &link{from: from, to: to, dev: fmt.Sprintf("link%d", b.links)}
+	l := &link{from: from, far: to, dev: fmt.Sprintf("link%d", b.links)}
 	// 198.18.0.0/15 is for test beds: RFC 2544.
 	l.fromAddr, l.toAddr = fmt.Sprintf("198.18.%d.1", b.links), fmt.Sprintf("198.18.%d.2", b.links)
 	return l, errors.Join(
@@ -109,8 +109,8 @@ func (l *link) pace(mbits int) error {
 }
 
 // cut pulls the plug at the far end: from goes on sending, and nobody hears.
-func (l *link) cut() error  { return run("ip", "-n", l.to.ns, "link", "set", l.dev, "down") }
-func (l *link) mend() error { return run("ip", "-n", l.to.ns, "link", "set", l.dev, "up") }
+func (l *link) cut() error  { return run("ip", "-n", l.far.ns, "link", "set", l.dev, "down") }
+func (l *link) mend() error { return run("ip", "-n", l.far.ns, "link", "set", l.dev, "up") }
 
 // remove ends all programs and takes everything away. It can be called at any
 // time, also when the bed is only half made.

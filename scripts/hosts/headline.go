@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -13,6 +14,7 @@ const (
 	headlineChunks = 10
 	headlineChunk  = 16 * mib
 	warmChunks     = 2
+	serialPort     = "7610"
 )
 
 // headline times transfers from admitted to ready, each alone and then all at
@@ -24,10 +26,12 @@ func (l *lab) headline(b *bed) error {
 		return err
 	}
 	for _, n := range []int{2, 4} {
-		for _, mode := range []string{"reserve", "serial"} {
-			if err := l.measure(func() (row, error) { return l.race(decode, links[:n], mode) }); err != nil {
-				return fmt.Errorf("%s, %d senders: %w", mode, n, err)
-			}
+		err := l.measure(func() ([]row, error) {
+			defer b.killAll() // what is left after an error
+			return l.race(decode, links[:n])
+		})
+		if err != nil {
+			return fmt.Errorf("%d senders: %w", n, err)
 		}
 	}
 	return nil
@@ -36,67 +40,78 @@ func (l *lab) headline(b *bed) error {
 func seconds(d time.Duration) string        { return fmt.Sprintf("%.2f s", d.Seconds()) }
 func ratio(ours, ref time.Duration) float64 { return ours.Seconds() / ref.Seconds() }
 
-// race compares all transfers at once with each alone.
-func (l *lab) race(decode *host, links []*link, mode string) (row, error) {
-	alone, together, err := l.transfers(decode, links, mode)
+// race has a sender at each link and two receivers on the decode host, one for
+// each mode. Every sender is warmed at both, by a request of its own.
+func (l *lab) race(decode *host, links []*link) ([]row, error) {
+	slots := len(links) * headlineChunks
+	reserve, err := decode.receive(slots, headlineChunk, "--admission", "reserve")
 	if err != nil {
-		return row{}, err
+		return nil, err
 	}
-	var sum, longest time.Duration
-	for _, d := range alone {
-		sum += d
-		longest = max(longest, d)
-	}
-	r := row{ours: seconds(together), most: 1.15}
-	if mode == "serial" {
-		r.name = fmt.Sprintf("%d senders at once, `serial` : the sum of each alone", len(links))
-		r.ref, r.ratio, r.least = seconds(sum), ratio(together, sum), 0.9
-	} else {
-		r.name = fmt.Sprintf("%d senders at once, `%s` : the longest alone", len(links), mode)
-		r.ref, r.ratio = seconds(longest), ratio(together, longest)
-	}
-	return r, nil
-}
-
-// transfers has a sender at each link, warms it by a request of its own, and
-// times a request of each alone, and then of all at once.
-func (l *lab) transfers(decode *host, links []*link, mode string) (alone []time.Duration, together time.Duration, err error) {
-	recv, err := decode.receive(len(links)*headlineChunks, headlineChunk, "--admission", mode)
+	serial, err := decode.receiveAt(serialPort, slots, headlineChunk, "--admission", "serial")
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	var senders []*sender
 	for i, link := range links {
-		s, err := link.from.send("--to", link.receiver())
+		s, err := link.from.send("--to", link.to(recvPort), "--to", link.to(serialPort), "--staging-size", "128MiB")
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		senders = append(senders, s)
-		if _, err := l.timed(recv, []*sender{s}, []*manifest.Batch{request(fmt.Sprintf("warm%d", i), warmChunks, headlineChunk)}); err != nil {
-			return nil, 0, err
+		for to, recv := range []*receiver{reserve, serial} {
+			if _, err := l.timed(recv, senders[i:], requests("warm", i, to, warmChunks)); err != nil {
+				return nil, err
+			}
 		}
 		if err := s.usesOFI(); err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 	}
-	var all []*manifest.Batch
+	var longest, sum time.Duration
 	for i := range senders {
-		took, err := l.timed(recv, senders[i:i+1], []*manifest.Batch{request(fmt.Sprintf("alone%d", i), headlineChunks, headlineChunk)})
+		alone, err := l.timed(reserve, senders[i:i+1], requests("alone", i, 0, headlineChunks))
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
-		alone = append(alone, took)
-		all = append(all, request(fmt.Sprintf("%c", 'A'+i), headlineChunks, headlineChunk))
+		longest, sum = max(longest, alone), sum+alone
 	}
-	if together, err = l.timed(recv, senders, all); err != nil {
-		return nil, 0, err
+	var all [2][]*manifest.Batch
+	for to := range all {
+		for i := range senders {
+			all[to] = append(all[to], requests(fmt.Sprintf("all%d-", to), i, to, headlineChunks)...)
+		}
+	}
+	atOnce, err := l.timed(reserve, senders, all[0])
+	if err != nil {
+		return nil, err
+	}
+	inTurn, err := l.timed(serial, senders, all[1])
+	if err != nil {
+		return nil, err
 	}
 	for _, s := range senders {
 		if err := s.finish(); err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 	}
-	return alone, together, recv.retire()
+	return []row{
+		{
+			name: fmt.Sprintf("%d senders, `reserve` : the longest transfer alone", len(links)),
+			ours: seconds(atOnce), ref: seconds(longest), ratio: ratio(atOnce, longest), most: 1.15,
+		},
+		{
+			name: fmt.Sprintf("%d senders, `serial` : the sum of the transfers alone", len(links)),
+			ours: seconds(inTurn), ref: seconds(sum), ratio: ratio(inTurn, sum), least: 0.9, most: 1.15,
+		},
+	}, errors.Join(reserve.retire(), serial.retire())
+}
+
+// requests is one request of sender i to the receiver at a position.
+func requests(kind string, i, to, chunks int) []*manifest.Batch {
+	r := request(fmt.Sprintf("%s%d-%d", kind, i, to), chunks, headlineChunk)
+	r.To = to
+	return []*manifest.Batch{r}
 }
 
 // timed has each sender send its request, all at once, and returns the time

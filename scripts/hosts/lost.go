@@ -220,7 +220,7 @@ func mbitsText(v float64) string { return fmt.Sprintf("%.0f Mbit/s", v) }
 // unreachableFabric sends to a receiver that answers and whose memory cannot be
 // reached, since its fabric is another network.
 func (l *lab) unreachableFabric(link *link) error {
-	recv, err := link.to.receive(lostSlots, mib, "--fabric-addr", "127.0.0.1")
+	recv, err := link.far.receive(lostSlots, mib, "--fabric-addr", "127.0.0.1")
 	if err != nil {
 		return err
 	}

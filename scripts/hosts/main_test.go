@@ -78,7 +78,7 @@ func TestDeal(t *testing.T) {
 
 // The rate is that of what came after the first request that got ready.
 func TestRate(t *testing.T) {
-	r := &receiver{&process{}}
+	r := &receiver{process: &process{}}
 	at := time.Now()
 	for i, kind := range []string{"ready", "admitted", "ready", "ready", "ready"} {
 		text := fmt.Sprintf(`{"event":%q,"time":%q,"bytes":1000000}`, kind, at.Add(time.Duration(i)*time.Second).Format(time.RFC3339Nano))

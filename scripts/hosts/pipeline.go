@@ -26,7 +26,6 @@ type event struct {
 	Time   time.Time
 	ReqID  string `json:"req_id"`
 	Bytes  int64
-	Code   string
 	Reason string
 }
 
@@ -38,29 +37,38 @@ type result struct {
 	Code   string
 }
 
-// receiver is a pd-recv. Prefill hosts reach it at their own link's address.
+// receiver is a pd-recv.
 type receiver struct {
 	*process
+	port string
 }
 
-// receive starts a pd-recv that takes what comes on any link of its host.
+// receive starts a pd-recv that takes what comes on any link of its host, so
+// that each prefill host reaches it at the address of their own link.
 func (h *host) receive(slots, chunkSize int, args ...string) (*receiver, error) {
+	return h.receiveAt(recvPort, slots, chunkSize, args...)
+}
+
+func (h *host) receiveAt(port string, slots, chunkSize int, args ...string) (*receiver, error) {
 	p, err := h.start("pd-recv", append([]string{
-		"--listen", "tcp://0.0.0.0:" + recvPort, "--engine", "shm,ofi",
+		"--listen", "tcp://0.0.0.0:" + port, "--engine", "shm,ofi",
 		"--buffer-size", strconv.Itoa(slots * chunkSize), "--chunk-size", strconv.Itoa(chunkSize),
 	}, args...)...)
 	if err != nil {
 		return nil, err
 	}
 	_, err = find(p, patience, "its first line", func(e event) bool { return e.Event == "listening" })
-	return &receiver{p}, err
+	return &receiver{p, port}, err
 }
 
-func (l *link) receiver() string { return "tcp://" + l.toAddr + ":" + recvPort }
-func (l *link) proxy() string    { return "tcp://" + l.toAddr + ":" + proxyPort }
-
 // endpoint is how its own host reaches it.
-func (r *receiver) endpoint() string { return "tcp://127.0.0.1:" + recvPort }
+func (r *receiver) endpoint() string { return "tcp://127.0.0.1:" + r.port }
+
+// to is how the near end of a link reaches a port of the far end.
+func (l *link) to(port string) string { return "tcp://" + l.toAddr + ":" + port }
+
+func (l *link) receiver() string { return l.to(recvPort) }
+func (l *link) proxy() string    { return l.to(proxyPort) }
 
 // happened waits for an event of a request.
 func (r *receiver) happened(kind, reqID string) (event, error) {

@@ -50,20 +50,20 @@ func (l *lab) speed(b *bed) error {
 	if _, _, err := both(); err != nil { // warms
 		return err
 	}
-	err = l.measure(func() (row, error) {
+	err = l.measure(func() ([]row, error) {
 		var engine, tools []time.Duration
 		for range speedRounds {
 			e, t, err := both()
 			if err != nil {
-				return row{}, err
+				return nil, err
 			}
 			engine, tools = append(engine, e), append(tools, t)
 		}
 		ours, ref := median(tools), median(engine)
-		return row{
+		return []row{{
 			name: fmt.Sprintf("`pd-send` to `pd-recv` : the engine alone, 1 MiB chunks, %d Mbit/s", l.mbits),
 			ours: rate(ours), ref: rate(ref), ratio: ratio(ref, ours), least: 0.9,
-		}, nil
+		}}, nil
 	})
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func newPair(link *link) (*pair, error) {
 		return nil, err
 	}
 	p := &pair{heard: map[*process]int{}}
-	if p.target, err = link.to.start(self, roleArg, "target"); err != nil {
+	if p.target, err = link.far.start(self, roleArg, "target"); err != nil {
 		return nil, err
 	}
 	if p.initiator, err = link.from.start(self, roleArg, "initiator"); err != nil {
