@@ -89,8 +89,6 @@ func parseAccess(b []byte) (access, error) {
 	return access{binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])}, nil
 }
 
-var errClosed = errors.New("the engine is closed")
-
 // checkProvider refuses what is known to do harm.
 func checkProvider(name string) error {
 	isShm := func(part string) bool { return strings.EqualFold(part, "shm") } // as libfabric reads names

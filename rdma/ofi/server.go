@@ -97,20 +97,13 @@ func (s *server) rehearse() error {
 	regions := make([]*region, 0, s.buf.Slots())
 	defer func() { e.close(regions...) }()
 	for i := range s.buf.Slots() {
-		r, err := e.register(s.slot(i))
+		r, err := e.register(s.buf.Slot(i))
 		if err != nil {
 			return fmt.Errorf("slot %d of %d: %w: is the limit of locked memory (ulimit -l) as large as the buffer?", i, s.buf.Slots(), err)
 		}
 		regions = append(regions, r)
 	}
 	return nil
-}
-
-// slot is the memory of a slot where it lives now: in its region's own mapping,
-// where it stays when the slot moves to another.
-func (s *server) slot(i int) []byte {
-	_, mem := s.buf.Where(i)
-	return mem[:s.buf.SlotSize()]
 }
 
 // String says by which provider and where.
@@ -205,7 +198,7 @@ func (s *server) Open(w rdma.Writer, slot int) ([]byte, error) {
 		return nil, rdma.ErrGone
 	}
 	s.shut(slot)
-	r, err := p.endpoint.register(s.slot(slot))
+	r, err := p.endpoint.register(s.buf.Slot(slot))
 	if err != nil {
 		return nil, err
 	}
