@@ -9,7 +9,7 @@ demo: build
 
 # go test comes last: its lines are what CI shows.
 test: setup lint
-	go test -race ./...
+	go test -race -timeout 20m ./...
 
 # The programs on hosts of their own, which are network namespaces: needs root.
 # HOSTS are flags, as in HOSTS='-only headline'.
