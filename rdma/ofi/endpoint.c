@@ -117,7 +117,7 @@ static void load(void) {
 		lib.strerror = dlsym(h, "fi_strerror");
 	}
 	if (!h || !lib.getinfo || !lib.dupinfo || !lib.freeinfo || !lib.fabric || !lib.strerror)
-		load_error = strdup(dlerror()); // the process's only one
+		load_error = h ? "it lacks functions that every version has" : strdup(dlerror()); // the process's only one
 }
 
 const char *pd_load(void) {
