@@ -36,7 +36,7 @@ func TestKilledWriters(t *testing.T) {
 	die := func(s *fed, i int) {
 		r.happens("admitted", id(i))
 		w := &halfWritten{reqID: id(i), image: src.image(i)}
-		s.write(src.lines(w.reqID, 2, i))
+		s.write(src.line(w.reqID, 2, false, i))
 		w.begins(t, s, mem)
 		s.kill(syscall.SIGKILL)
 		if code := s.exits(); code != -int(syscall.SIGKILL) {

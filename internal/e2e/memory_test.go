@@ -104,16 +104,17 @@ func newSource(t *testing.T) *source {
 }
 
 // batch is a manifest line with these chunks of a request of two.
-func (s *source) batch(reqID string, numbers ...int) string { return s.lines(reqID, 2, numbers...) }
+func (s *source) batch(reqID string, numbers ...int) string {
+	return s.line(reqID, 2, len(numbers) == 2, numbers...)
+}
 
-// lines is a manifest line with these chunks of a request of total.
-func (s *source) lines(reqID string, total int, numbers ...int) string {
+// line is a manifest line with these chunks of a request of total.
+func (s *source) line(reqID string, total int, last bool, numbers ...int) string {
 	var chunks []string
 	for _, i := range numbers {
 		chunks = append(chunks, fmt.Sprintf(`{"key":"%s-%d","file":%q,"offset":%d,"length":%d}`, reqID, i, s.file, i*shift, wholeChunk))
 	}
-	return fmt.Sprintf(`{"req_id":%q,"total_chunks":%d,"chunks":[%s],"last":%v}`+"\n",
-		reqID, total, strings.Join(chunks, ","), len(numbers) == total)
+	return fmt.Sprintf(`{"req_id":%q,"total_chunks":%d,"chunks":[%s],"last":%v}`+"\n", reqID, total, strings.Join(chunks, ","), last)
 }
 
 // image is what chunk number i looks like.
@@ -214,6 +215,42 @@ func (w *halfWritten) rests(t *testing.T) {
 // them go. The test is skipped where that cannot be done.
 func holdBusyThreads(t *testing.T, p *program) (release func()) {
 	t.Helper()
+	return hold(t, func() (held []int, err error) {
+		for _, tid := range threads(p) {
+			syscall, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/syscall", p.cmd.Process.Pid, tid))
+			if !bytes.HasPrefix(syscall, []byte("-1 ")) {
+				continue
+			}
+			if err := unix.PtraceSeize(tid); err != nil {
+				return held, err
+			}
+			held = append(held, tid)
+			if _, err := unix.Wait4(tid, nil, unix.WALL, nil); err != nil {
+				return held, err
+			}
+		}
+		return held, nil
+	})
+}
+
+// holdThread has one thread of a running program stop. What it returns lets it go.
+func holdThread(t *testing.T, tid int) (release func()) {
+	t.Helper()
+	return hold(t, func() (held []int, err error) {
+		if err := unix.PtraceSeize(tid); err != nil {
+			return nil, err
+		}
+		if err := unix.PtraceInterrupt(tid); err != nil {
+			return []int{tid}, err
+		}
+		_, err = unix.Wait4(tid, nil, unix.WALL, nil)
+		return []int{tid}, err
+	})
+}
+
+// hold keeps the threads that seize has stopped as their tracer.
+func hold(t *testing.T, seize func() ([]int, error)) (release func()) {
+	t.Helper()
 	held, done := make(chan error), make(chan struct{})
 	var once sync.Once
 	release = func() { once.Do(func() { close(done); <-held }) }
@@ -221,7 +258,7 @@ func holdBusyThreads(t *testing.T, p *program) (release func()) {
 		defer close(held)
 		runtime.LockOSThread() // the tracer is a thread
 		defer runtime.UnlockOSThread()
-		threads, err := seizeBusy(p.cmd.Process.Pid)
+		threads, err := seize()
 		held <- err
 		<-done
 		for _, tid := range threads {
@@ -236,23 +273,38 @@ func holdBusyThreads(t *testing.T, p *program) (release func()) {
 	return release
 }
 
-func seizeBusy(pid int) (threads []int, err error) {
-	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+func threads(p *program) (tids []int) {
+	tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.cmd.Process.Pid))
 	for _, task := range tasks {
 		tid, _ := strconv.Atoi(task.Name())
-		syscall, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/syscall", pid, tid))
-		if !bytes.HasPrefix(syscall, []byte("-1 ")) {
-			continue
-		}
-		if err := unix.PtraceSeize(tid); err != nil {
-			return threads, err
-		}
-		threads = append(threads, tid)
-		if _, err := unix.Wait4(tid, nil, unix.WALL, nil); err != nil {
-			return threads, err
-		}
+		tids = append(tids, tid)
 	}
-	return threads, err
+	return tids
+}
+
+// sleeper is the thread of a program that sleeps in this call, as
+// /proc/PID/task/TID/syscall has it without the first argument, again and again.
+func sleeper(t *testing.T, p *program, call, args string) (tid int) {
+	t.Helper()
+	seen := 0
+	eventually(t, "one thread to sleep in "+call, func() bool {
+		var asleep []int
+		for _, tid := range threads(p) {
+			syscall, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/syscall", p.cmd.Process.Pid, tid))
+			if f := strings.Fields(string(syscall)); len(f) > 4 && f[0] == call && f[2]+" "+f[3] == args {
+				asleep = append(asleep, tid)
+			}
+		}
+		if len(asleep) != 1 || asleep[0] != tid {
+			seen = 0
+		}
+		if len(asleep) == 1 {
+			tid = asleep[0]
+			seen++
+		}
+		return seen == 20
+	})
+	return tid
 }
 
 // stopped says whether every thread of a program has stopped.

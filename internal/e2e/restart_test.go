@@ -53,7 +53,7 @@ func TestReceiverIsStartedAgainInAWrite(t *testing.T) {
 		if l := s.result(half.reqID, "failed"); l.str("error") == "" || time.Since(went) > 10*time.Second {
 			t.Errorf("%v later %s ends as %v", time.Since(went), half.reqID, l)
 		}
-		s.write(src.lines("new", 1, tries-1))
+		s.write(src.line("new", 1, true, tries-1))
 		s.result("new", "ready")
 		if r.take("new") != string(src.image(tries-1)) {
 			t.Error("the bytes of a request after the restart are not its own")
