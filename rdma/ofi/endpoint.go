@@ -61,6 +61,9 @@ func openEndpoint(provider, addr string) (*endpoint, error) {
 		if err == C.FI_ENODATA {
 			return nil, fmt.Errorf("libfabric has no provider %q that can do remote writes here: take one of %s (see fi_info)", provider, providers())
 		}
+		if err == C.FI_EADDRNOTAVAIL || err == C.FI_EADDRINUSE {
+			return nil, fmt.Errorf("provider %q: %w: is %q an address of this host, and a port free between FI_TCP_PORT_LOW_RANGE and FI_TCP_PORT_HIGH_RANGE?", provider, f, addr)
+		}
 		return nil, fmt.Errorf("provider %q: %w", provider, f)
 	}
 	return e, nil

@@ -48,8 +48,8 @@ const Window = 16
 // Bounds of what is waited for.
 const (
 	// openTimeout bounds the way to a target, endpoints on both sides included:
-	// libfabric takes a quarter of a second to load.
-	openTimeout = 10 * time.Second
+	// libfabric takes a quarter of a second to load, much more where many load it.
+	openTimeout = 30 * time.Second
 
 	// byeWait is how long an initiator whose write has failed waits to hear on
 	// the control connection why.

@@ -83,7 +83,7 @@ func Attach(ctx context.Context, at rdma.Attachment) (_ rdma.Remote, err error) 
 		return nil, err
 	}
 	if err := r.write(ctx, []write{{local: at.Staging[:min(len(at.Staging), 8)], access: probe}}); err != nil {
-		return nil, errors.Join(fmt.Errorf("the endpoint at %s cannot be written: %w", conn.RemoteAddr(), err), r.Close())
+		return nil, errors.Join(fmt.Errorf("%w: the endpoint made for it at %s cannot be written: %w", rdma.ErrUnreachable, host(conn.RemoteAddr()), err), r.Close())
 	}
 	return r, nil
 }
