@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,8 +16,26 @@ import (
 )
 
 // prefix begins the name of every namespace and folder that is made here. The
-// pid of the run follows, so that a later run knows what a killed one left.
+// run's pid and start follow, so that a later run knows what a killed one left.
 const prefix = "pd-hosts-"
+
+// runName is of this run.
+func runName() string {
+	return fmt.Sprintf("%s%d-%s", prefix, os.Getpid(), started(os.Getpid()))
+}
+
+// started is when a process has, in ticks of the system, "" when there is none.
+// With it a pid is unique.
+func started(pid int) string {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return ""
+	}
+	// The second field is the program's name in parentheses and may hold
+	// anything; the start is the 22nd.
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	return fields[22-3]
+}
 
 // bed is some hosts, each a network namespace, joined by links.
 type bed struct {
@@ -48,13 +67,13 @@ func newBed(ctx context.Context, bin string) (*bed, error) {
 	if err := sweep(); err != nil {
 		return nil, err
 	}
-	b := &bed{ctx: ctx, bin: bin, dir: filepath.Join(os.TempDir(), prefix+strconv.Itoa(os.Getpid()))}
+	b := &bed{ctx: ctx, bin: bin, dir: filepath.Join(os.TempDir(), runName())}
 	return b, os.Mkdir(b.dir, 0o700)
 }
 
 // host adds one.
 func (b *bed) host(name string) (*host, error) {
-	h := &host{bed: b, name: name, ns: fmt.Sprintf("%s%d-%s", prefix, os.Getpid(), name)}
+	h := &host{bed: b, name: name, ns: runName() + "-" + name}
 	if err := run("ip", "netns", "add", h.ns); err != nil {
 		return nil, err
 	}
@@ -182,18 +201,16 @@ func sweep() error {
 	return errors.Join(append(errs, err)...)
 }
 
-var ours = regexp.MustCompile(`^` + prefix + `([0-9]+)(-[a-z0-9]+)?$`)
+var ours = regexp.MustCompile(`^` + prefix + `([0-9]+)-([0-9]+)(-[a-z0-9]+)?$`)
 
-// abandoned tells a name made by a run that lives no more. A process that got
-// its pid by chance has another name than this program.
+// abandoned tells a name made by a run that lives no more.
 func abandoned(name string) bool {
 	match := ours.FindStringSubmatch(name)
-	if match == nil || match[1] == strconv.Itoa(os.Getpid()) {
+	if match == nil {
 		return false
 	}
-	mine, err := os.ReadFile("/proc/self/comm")
-	its, gone := os.ReadFile("/proc/" + match[1] + "/comm")
-	return err == nil && (gone != nil || string(its) != string(mine))
+	pid, err := strconv.Atoi(match[1])
+	return err == nil && started(pid) != match[2]
 }
 
 // removeNamespace kills what is left in one of our namespaces and deletes it.

@@ -14,15 +14,17 @@ import (
 func TestAbandoned(t *testing.T) {
 	const never = 1 << 30 // no pid
 	for name, want := range map[string]bool{
-		fmt.Sprint(prefix, never):                 true,
-		fmt.Sprint(prefix, never, "-decode"):      true,
-		fmt.Sprint(prefix, 1, "-decode"):          true, // alive, but another program
-		fmt.Sprint(prefix, os.Getpid()):           false,
-		fmt.Sprint(prefix, os.Getpid(), "-one"):   false,
-		fmt.Sprint("my-", prefix, never, "-host"): false,
-		prefix + "decode":                         false,
-		"decode":                                  false,
-		"":                                        false,
+		fmt.Sprint(prefix, never, "-1"):              true,
+		fmt.Sprint(prefix, never, "-1-decode"):       true,
+		fmt.Sprint(prefix, os.Getpid(), "-1-decode"): true, // a process of today that got its pid
+		runName():                                   false,
+		runName() + "-decode":                       false,
+		fmt.Sprint(prefix, 1, "-", started(1)):      false,
+		fmt.Sprint("my-", prefix, never, "-1-host"): false,
+		fmt.Sprint(prefix, never, "-decode"):        false,
+		prefix + "decode":                           false,
+		"decode":                                    false,
+		"":                                          false,
 	} {
 		if got := abandoned(name); got != want {
 			t.Errorf("%q: abandoned is %t", name, got)
