@@ -66,7 +66,7 @@ struct pd_endpoint {
 	pd_write *posted;
 	int posted_len, posted_cap;
 	atomic_int wanted; // posted has some
-	atomic_int asleep;
+	atomic_int asleep; // until something is posted
 	atomic_int stopped;
 };
 
@@ -412,13 +412,14 @@ static int collect(pd_endpoint *e, pd_done *done, int max) {
 // came.
 static int rest(pd_endpoint *e) {
 	int some = 0;
-	int waiting = e->work_next < e->work_len && e->unused; // for its connection
+	int behind = e->work_next < e->work_len; // so what was posted since must wait
+	int waiting = behind && e->unused;       // for its connection
 	int ms = waiting ? retry : e->cq_fd < 0 ? blind : nap;
 	struct fid *fid = &e->cq->fid;
 	struct pollfd fds[2] = {{.fd = e->wake_fd, .events = POLLIN}, {.fd = e->cq_fd, .events = POLLIN}};
 
-	atomic_store(&e->asleep, 1);
-	if (!atomic_load(&e->wanted) && !atomic_load(&e->stopped)) {
+	atomic_store(&e->asleep, !behind);
+	if ((behind || !atomic_load(&e->wanted)) && !atomic_load(&e->stopped)) {
 		if (e->cq_fd >= 0 && fi_trywait(e->fabric, &fid, 1) != FI_SUCCESS)
 			some = 1;
 		else if (poll(fds, e->cq_fd >= 0 ? 2 : 1, ms) > 0)
