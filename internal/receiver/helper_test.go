@@ -23,7 +23,7 @@ const (
 
 	otherEngine, brokenEngine = "other", "broken" // offered by some tests
 
-	soon = 15 * time.Second // for what must happen and takes milliseconds
+	soon = 60 * time.Second // for what must happen and takes milliseconds
 )
 
 // fakeTarget is an engine whose every answer the test decides.

@@ -242,7 +242,7 @@ func TestShutdownWithADeafPeer(t *testing.T) {
 	r.event("queued", "last")
 	began := time.Now()
 	r.end()
-	if took := time.Since(began); took > time.Second {
+	if took := time.Since(began); took > 5*time.Second { // one, on a machine that has nothing else to do
 		t.Errorf("took %v", took)
 	}
 }
