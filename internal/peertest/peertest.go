@@ -20,7 +20,7 @@ import (
 )
 
 // Timeout is how long Call waits for its answer.
-const Timeout = 10 * time.Second
+const Timeout = 60 * time.Second
 
 // Options of a Peer. The zero value is a peer like pd-send's.
 type Options struct {
