@@ -75,7 +75,7 @@ func (s *stage) goesOn() {
 // Its lease expires: the receiver gives it up.
 func TestLateWriter(t *testing.T) {
 	eachEngine(t, func(t *testing.T, engine string) {
-		s := setStage(t, engine, "--lease", "1s")
+		s := setStage(t, engine, "--lease", "3s", "--admit-timeout", "10m")
 		half := stopInWrite(t, s.late, s.src, s.mem)
 		s.other.write(s.src.batch("B", others, othersToo)) // both slots
 		s.r.happens("expired", half.reqID)
@@ -106,7 +106,7 @@ func (s *stage) takesAtTheEnd(half *halfWritten) {
 // before does the receiver give the slots away.
 func TestCancelOfAStoppedWriter(t *testing.T) {
 	eachEngine(t, func(t *testing.T, engine string) {
-		s := setStage(t, engine, "--lease", "1h")
+		s := setStage(t, engine, "--lease", "1h", "--admit-timeout", "10m")
 		half := stopInWrite(t, s.late, s.src, s.mem)
 		s.other.write(s.src.batch("B", others, othersToo))
 		s.r.happens("queued", "B")
@@ -141,7 +141,7 @@ func (s *stage) takesNothingMore() {
 // The same, and its lease expires meanwhile.
 func TestCancelOfALateWriter(t *testing.T) {
 	eachEngine(t, func(t *testing.T, engine string) {
-		s := setStage(t, engine, "--lease", "1s")
+		s := setStage(t, engine, "--lease", "3s", "--admit-timeout", "10m")
 		half := stopInWrite(t, s.late, s.src, s.mem)
 		s.late.write(cancelLine(half.reqID))
 		s.other.write(s.src.batch("B", others, othersToo)) // both slots
@@ -164,7 +164,7 @@ func TestCancelWaitsForTheWrite(t *testing.T) {
 		t.Skip("NOT RUN: the endpoint's thread is found by the number of a system call of amd64")
 	}
 	t.Parallel()
-	s := setStage(t, "ofi", "--lease", "1h")
+	s := setStage(t, "ofi", "--lease", "1h", "--admit-timeout", "10m")
 	half := stopInWrite(t, s.late, s.src, s.mem)
 	// The endpoint's thread is the one in poll(_, 2, 100): see rest in rdma/ofi.
 	release := holdThread(t, sleeper(t, s.r.program, "7", "0x2 0x64"))
@@ -194,7 +194,7 @@ func TestCancelWaitsForTheWrite(t *testing.T) {
 // request goes on.
 func TestRolledBackWriter(t *testing.T) {
 	eachEngine(t, func(t *testing.T, engine string) {
-		const wait = 3 * time.Second
+		const wait = 6 * time.Second
 		s := setStageOf(t, 3, engine, "--lease", "1h", "--admission", "none", "--admit-timeout", wait.String())
 		s.other.write(s.src.batch("H", afterwards)) // has one of the slots
 		s.late.write(s.src.batch("I", afterwards))  // and this another

@@ -15,7 +15,7 @@ import (
 func TestReceiverIsStartedAgain(t *testing.T) {
 	eachEngine(t, func(t *testing.T, engine string) {
 		const timeout = 20 * time.Second
-		old := receive(t, 12, "--engine", engine)
+		old := receive(t, 12, "--engine", engine, "--admit-timeout", "10m")
 		s := send(t, old, "--engine", engine, "--timeout", timeout.String())
 		s.write(batch("high", 4, 0, 4), batch("half", 8, 0, 6)) // has slots that there will not be
 		s.result("high", "ready")
@@ -68,7 +68,7 @@ func TestReceiverIsStartedAgainInAWrite(t *testing.T) {
 func TestReceiverIsStartedAgainUnderLoad(t *testing.T) {
 	eachEngine(t, func(t *testing.T, engine string) {
 		const requests, some, lives = 60, 15, 4
-		r := receive(t, 16, "--engine", engine)
+		r := receive(t, 16, "--engine", engine, "--admit-timeout", "10m")
 		s := send(t, r, "--engine", engine)
 		reads := func() (stop func() int) {
 			return decode(t, r, func(id string) string { return pattern(chunkSize, keys(id, 0, 4)...) })
@@ -87,7 +87,7 @@ func TestReceiverIsStartedAgainUnderLoad(t *testing.T) {
 				r.kill(syscall.SIGKILL)
 				r.exits()
 				read += stop()
-				r = again(t, r, 12-2*no, chunkSize, "--engine", engine)
+				r = again(t, r, 12-2*no, chunkSize, "--engine", engine, "--admit-timeout", "10m")
 				stop = reads()
 			}
 			for _, id := range ids {
