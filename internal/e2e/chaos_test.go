@@ -38,7 +38,7 @@ func TestReceiverDiesUnderLoad(t *testing.T) {
 	killed := time.Now()
 	ready := 0
 	for i, s := range senders {
-		if code := s.exits(); code != 1 || time.Since(killed) > 2*timeout+2*time.Second {
+		if code := s.exits(); code != 1 || time.Since(killed) > 2*timeout+soon {
 			t.Errorf("a sender ends with %d, %v after its receiver", code, time.Since(killed))
 		}
 		ended := map[string]int{}

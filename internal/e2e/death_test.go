@@ -50,14 +50,14 @@ func TestSenderDies(t *testing.T) {
 			next := lmcache(t, r) // says nothing more than this, so that only the clock moves the receiver
 			corr := next.ask(next.request("B", 8, true, keys("B", 0, 8)...))
 			r.happens("queued", "B")
-			silent := time.Now()
+			silent, delay := time.Now(), delays(t)
 			die()
 			granted(t, next.answer(corr), 8)
 			expired := r.happens("expired", "A")
-			if took := expired.at(t).Sub(silent); took > lease+time.Second {
+			if took := expired.at(t).Sub(silent); took > lease+time.Second+delay() {
 				t.Errorf("its slots are back %v after it was heard last", took)
 			}
-			if late := r.happens("admitted", "B").at(t).Sub(expired.at(t)); late > time.Second/2 {
+			if late := r.happens("admitted", "B").at(t).Sub(expired.at(t)); late > time.Second/2+delay() {
 				t.Errorf("the next is admitted %v later", late)
 			}
 			if !strings.Contains(expired.str("reason"), test.reason) {
@@ -107,7 +107,7 @@ func TestReceiverDies(t *testing.T) {
 	admitted.result("A", "failed") // while its stdin is open
 	for _, s := range []*fed{admitted, waiting, open} {
 		s.ends(1)
-		if took := time.Since(killed); took > timeout+2*time.Second {
+		if took := time.Since(killed); took > timeout+soon {
 			t.Errorf("a sender ends %v after its receiver, its time-out is %v", took, timeout)
 		}
 		for _, l := range s.lines() {
@@ -125,7 +125,7 @@ func TestReceiverDies(t *testing.T) {
 // whoever is killed and whoever survives.
 func TestNothingIsLeftBehind(t *testing.T) {
 	t.Parallel()
-	r := receive(t, 10, "--lease", "1s", "--sink")
+	r := receive(t, 10, "--lease", "3s", "--sink")
 	survivor := send(t, r)
 	survivor.write(batch("A", 8, 0, 8))
 	r.happens("released", "A")
@@ -269,7 +269,7 @@ func TestReceiverIsTerminated(t *testing.T) {
 		}
 		refused(t, old.answer(corr), wire.CodeShuttingDown, 8)
 		holder.result("A", "failed")
-		if code := r.exits(); code != 0 || time.Since(began) > 6*time.Second {
+		if code := r.exits(); code != 0 || time.Since(began) > 5*time.Second+soon {
 			t.Errorf("after signal %v the receiver ends with %d within %v", sig, code, time.Since(began))
 		}
 		holder.ends(1)
@@ -318,7 +318,7 @@ func TestSecondSignal(t *testing.T) {
 		}
 		began := time.Now()
 		p.kill(syscall.SIGINT)
-		if code := p.exits(); code != 130 || time.Since(began) > 2*time.Second {
+		if code := p.exits(); code != 130 || time.Since(began) > soon {
 			t.Errorf("%s ends with %d within %v of the second signal", p.name, code, time.Since(began))
 		}
 	}

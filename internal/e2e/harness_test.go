@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -61,6 +62,24 @@ func root() string {
 
 // patience bounds every wait for something that must happen.
 const patience = 60 * time.Second
+
+// soon is more than what must happen within a few seconds takes on a machine that
+// is busy, and less than what happens by a default time-out only.
+const soon = patience / 3
+
+// delays measures, from now on, by how much the machine holds programs up. What
+// it returns is to be allowed where a bound is the contract's.
+func delays(t *testing.T) func() time.Duration {
+	const nap, turns = 10 * time.Millisecond, 5 // a program and those that it waits for each have some
+	var worst atomic.Int64
+	go func() {
+		for began := time.Now(); t.Context().Err() == nil; began = time.Now() {
+			time.Sleep(nap)
+			worst.Store(max(worst.Load(), int64(time.Since(began)-nap)))
+		}
+	}()
+	return func() time.Duration { return turns * time.Duration(worst.Load()) }
+}
 
 // line is one JSON line of a program's stdout.
 type line map[string]any

@@ -148,7 +148,7 @@ func stagingForAFullReceiver(t *testing.T) {
 
 // Ours: lease.
 func senderKilledAfterFirstBatch(t *testing.T) {
-	r := receive(t, 10, "--lease", "1s", "--legacy-lease", "1s", "--sink")
+	r := receive(t, 10, "--lease", "3s", "--legacy-lease", "3s", "--sink")
 	dead := lmcache(t, r)
 	dead.alloc("A", 8, false, keys("A", 0, 4)...)
 	dead.Kill()
@@ -435,7 +435,7 @@ func restartedWhileWaiting(t *testing.T) {
 	r.exits()
 	killed := time.Now()
 	again := receiveAt(t, r.endpoint, 10)
-	if l := s.result("A", "failed"); !strings.Contains(l.str("error"), r.endpoint) || time.Since(killed) > 6*time.Second {
+	if l := s.result("A", "failed"); !strings.Contains(l.str("error"), r.endpoint) || time.Since(killed) > 5*time.Second+soon {
 		t.Errorf("after %v A ends as %v", time.Since(killed), l)
 	}
 	s.write(batch("B", 8, 0, 8))
