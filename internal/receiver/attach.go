@@ -137,7 +137,7 @@ func (r *Receiver) mismatch(req *wire.AttachRequest) string {
 	case req.Version != wire.ProtocolVersion:
 		return fmt.Sprintf("sender speaks protocol version %d, receiver %d: run the same version of pd-tools on both", req.Version, wire.ProtocolVersion)
 	case req.SlotSize != 0 && req.SlotSize != slot:
-		return fmt.Sprintf("sender's slots are %d bytes, receiver's %d: give both the same chunk size", req.SlotSize, slot)
+		return fmt.Sprintf("sender's slots are %d bytes, receiver's %d: give all receivers of a sender one --chunk-size, and start a sender anew when it changes", req.SlotSize, slot)
 	case order != "" && order != wire.LittleEndian && order != wire.BigEndian:
 		return fmt.Sprintf("sender's byte order is %q, which is unknown, receiver's %s", order, hostOrder)
 	case order != "" && order != hostOrder:

@@ -253,7 +253,7 @@ func TestAttachMismatch(t *testing.T) {
 		want string
 	}{
 		{wire.AttachRequest{Version: 2, Engines: []string{testEngine}}, "sender speaks protocol version 2, receiver 1: run the same version of pd-tools on both"},
-		{wire.AttachRequest{Version: 1, SlotSize: 128, Engines: []string{testEngine}}, "sender's slots are 128 bytes, receiver's 64: give both the same chunk size"},
+		{wire.AttachRequest{Version: 1, SlotSize: 128, Engines: []string{testEngine}}, "sender's slots are 128 bytes, receiver's 64: give all receivers of a sender one --chunk-size, and start a sender anew when it changes"},
 		{wire.AttachRequest{Version: 1, ByteOrder: "middle", Engines: []string{testEngine}}, `sender's byte order is "middle", which is unknown, receiver's ` + hostOrder},
 		{wire.AttachRequest{Version: 1, ByteOrder: foreign, Engines: []string{testEngine}}, "sender's byte order is " + foreign + ", receiver's " + hostOrder + ": chunks are not converted, use hosts of one kind"},
 		{wire.AttachRequest{Version: 1, Engines: []string{"ofi", "ucx"}}, "sender writes with ofi, ucx, receiver with fake, other"},
