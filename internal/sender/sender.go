@@ -86,8 +86,9 @@ type Progress struct {
 }
 
 // minWorkers is how many workers a session has at least: more than there are
-// processors, for some wait for a disk.
-const minWorkers = 8
+// processors, for some wait for a disk, and as many as an engine has writes in
+// flight. With 8 the wire runs dry while they read and sum.
+const minWorkers = 16
 
 // lastJobs is how long jobs are waited for that were called off when all else
 // has ended.
