@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -72,12 +73,31 @@ func (b *bench) endToEnd() error {
 }
 
 // inMemory makes a file of size bytes whose pages are there, in a directory
-// of its own. They are not all alike.
+// of its own.
 func (b *bench) inMemory(size int) (string, error) {
 	dir, err := os.MkdirTemp("/dev/shm", "pd-bench-")
 	if err != nil {
 		return "", err
 	}
+	return writeFile(dir, size)
+}
+
+// onDisk makes one whose pages are there as well, in the page cache, and have
+// been written out.
+func (b *bench) onDisk(size int) (string, error) {
+	name, err := writeFile(b.dir, size)
+	if err != nil {
+		return "", err
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	return name, errors.Join(f.Sync(), f.Close())
+}
+
+// writeFile's bytes are not all alike.
+func writeFile(dir string, size int) (string, error) {
 	name := filepath.Join(dir, "kv.bin")
 	content := make([]byte, size)
 	manifest.Pattern(content, "bench")

@@ -118,12 +118,11 @@ func (b *bench) fabricEndToEnd(walk int) error {
 		return err
 	}
 	defer alone.stop()
-	file, err := b.inMemory(walk)
+	file, err := b.onDisk(walk)
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(filepath.Dir(file))
-	for _, source := range []struct{ name, file string }{{"files in memory", file}, {"patterns", ""}} {
+	for _, source := range []struct{ name, file string }{{"files in the page cache", file}, {"patterns", ""}} {
 		row := b.table.row(megabytes, atLeast(0.6), "pd-send to pd-recv by ofi, %d MiB chunks, %s : ofi writes", e2eChunk/mib, source.name)
 		for round := range pick(b, 7, 1) {
 			if err := b.ctx.Err(); err != nil {
