@@ -85,6 +85,7 @@ func runAll(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	fs.IntVar(&l.mbits, "rate", 1000, "what a prefill host may send, `Mbit/s`")
 	only := fs.String("only", strings.Join(names, ","), "`scenarios` to run, with commas between")
 	maySkip := fs.Bool("may-skip", false, "where hosts cannot be made, say so and end with 0")
+	mayMiss := fs.Bool("may-miss", false, "where a ratio misses its bound, say so and end with 0: for a machine that does other things too")
 	if err := fs.Parse(args); err != nil {
 		return errUsage
 	}
@@ -119,6 +120,10 @@ func runAll(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 		l.say("== %s took %.1f s", s.name, time.Since(start).Seconds())
 	}
 	fmt.Fprint(stdout, l.table.markdown())
+	if err := l.table.missed(); err != nil && *mayMiss {
+		fmt.Fprintf(stderr, "hosts: NOT AS IT SHOULD BE, and let pass: this machine may be busy\nhosts: %v\n", err)
+		return nil
+	}
 	return l.table.missed()
 }
 
