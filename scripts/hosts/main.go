@@ -5,6 +5,7 @@
 //
 //	make test-hosts
 //	sudo bin/hosts -only headline
+//	sudo chrt -r 20 bin/hosts       # where other things run at the same time
 //
 // Start reading at scenarios, then at trace.go; bed.go makes hosts and links,
 // process.go runs programs on them, pipeline.go knows our programs.
