@@ -48,6 +48,15 @@ func (c *core) lost(now time.Duration, ev lost) {
 	c.pump(r)
 }
 
+// leaving takes word that a session is about to be lost: what is
+// not begun yet waits for the next one, and does not fail with this one.
+func (c *core) leaving(now time.Duration, ev leaving) {
+	c.now = now
+	if r := c.receivers[ev.session.receiver]; r.session == ev.session {
+		r.leaving = true
+	}
+}
+
 // retire gives up the memory of a session that is over once no job uses it.
 func (c *core) retire(s *session) {
 	if s.over && s.jobs == 0 {
@@ -75,6 +84,9 @@ func (c *core) pump(r *receiver) {
 		return
 	}
 	for k := range kinds {
+		if k == firstBatch && r.leaving {
+			continue
+		}
 		for r.out[k] < window[k] {
 			f := r.head(k)
 			if f == nil {

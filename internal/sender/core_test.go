@@ -191,6 +191,35 @@ func TestRequestWhoseWriteFoundTheReceiverGone(t *testing.T) {
 	}
 }
 
+// What is read when the data connection has ended already is not begun in the
+// session that ends with it, but in the next one.
+func TestRequestReadWhileItsSessionEnds(t *testing.T) {
+	c, do, s := newTestCore(func(*coreConfig) {})
+	c.line(0, batchLine("old", 2, 0, 2))
+	c.leaving(0, leaving{s})
+	c.line(0, batchLine("new", 2, 0, 2))
+	if len(do.sent) != 1 || len(do.results) != 0 {
+		t.Fatalf("sent %v, ended %v", do.sent, do.results)
+	}
+	c.lost(0, lost{session: s, err: errors.New("killed"), code: codeUnreachable})
+	if r := do.results["old"]; r == nil || r.Error != "killed" || len(do.results) != 1 || !do.has("attach 0") {
+		t.Fatalf("ended %v, %q", do.results, do.did)
+	}
+	next := &session{slots: 10, slotSize: 100}
+	do.sent = nil
+	c.attached(0, attached{session: next, slots: 10})
+	grant(c, do, next)
+	finishJobs(c, do, next)
+	c.noticed(0, noticed{reqID: "new"})
+	if r := do.results["new"]; r == nil || r.Status != Ready {
+		t.Errorf("it ends as %+v", r)
+	}
+	c.leaving(0, leaving{s}) // the old one's, late
+	if c.receivers[0].leaving {
+		t.Error("the next session is taken for the old one")
+	}
+}
+
 // A cancel that comes when the proxy has been told is too late.
 func TestCancelCrossesTheNotification(t *testing.T) {
 	for _, delivered := range []bool{true, false} {

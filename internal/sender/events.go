@@ -34,6 +34,10 @@ type answered struct {
 	msg     wire.Message
 }
 
+// leaving says that the data connection of a session has ended: lost comes of
+// it, as soon as the receiver has had the time to say why.
+type leaving struct{ session *session }
+
 // lost says that a session is over. Nothing more comes of it.
 type lost struct {
 	session *session

@@ -406,6 +406,7 @@ func (l *link) gone(err error) {
 		l.lose(l.ended())
 	case o.goneAt == 0:
 		o.goneAt = l.cfg.clock.now()
+		l.cfg.emit(leaving{o.session})
 	}
 }
 

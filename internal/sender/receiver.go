@@ -14,6 +14,7 @@ type receiver struct {
 	endpoint string
 	session  *session           // nil: none is open
 	asking   bool               // for a session
+	leaving  bool               // the session is about to be lost: nothing is begun in it
 	queue    [kinds]list.List   // flights to be sent
 	flights  map[uint64]*flight // sent and not answered
 	order    list.List          // the same, oldest first
@@ -100,7 +101,7 @@ func (r *receiver) reset(now time.Duration) (cancels int) {
 	for e := r.queue[firstBatch].Front(); e != nil; e = e.Next() {
 		e.Value.(*flight).since = now
 	}
-	r.session, r.asking = nil, false
+	r.session, r.asking, r.leaving = nil, false, false
 	r.out = [kinds]int{}
 	clear(r.flights)
 	r.order.Init()

@@ -282,6 +282,8 @@ func (r *run) handle(ev any) {
 		r.core.attached(now, ev)
 	case refused:
 		r.core.refused(now, ev)
+	case leaving:
+		r.core.leaving(now, ev)
 	case lost:
 		r.core.lost(now, ev)
 	case noticed:

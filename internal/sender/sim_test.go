@@ -382,6 +382,11 @@ func (s *sim) notice() {
 func (s *sim) lose(r *simReceiver) {
 	se := r.session
 	alive := s.rnd.IntN(2) == 0
+	if s.rnd.IntN(2) == 0 {
+		s.log("leaving %d", r.index)
+		s.core.leaving(s.now, leaving{se})
+		s.read()
+	}
 	s.endSession(r)
 	if !alive {
 		s.restart(r)
