@@ -28,8 +28,12 @@
 // hundred, and takes an acknowledgement that comes late for a slower path: a
 // target that sleeps after 50 gets 0.78 of what one that never sleeps gets, after
 // 1000 0.98 (tcp with BBR, 1 MiB). An endpoint that waits for its own writes
-// sleeps at once: it gains nothing by looking, and the processor is wanted.
+// sleeps at once: it gains nothing by looking, and the processor is wanted. For
+// the same reason at most every second processor lingers.
 enum { linger = 1000 };
+
+static atomic_int lingering; // endpoints of this process that do
+static int lingerers = 1;    // that may
 
 // Bounds of one sleep, in milliseconds. Where the provider has a descriptor to
 // wait on they are a net that should catch nothing, except that a write which
@@ -101,6 +105,9 @@ static const char *const defaults[][2] = {
 static void load(void) {
 	for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
 		setenv(defaults[i][0], defaults[i][1], 0);
+	long processors = sysconf(_SC_NPROCESSORS_ONLN);
+	if (processors > 2)
+		lingerers = processors / 2;
 	// Signals are Go's, whatever drivers think of them.
 	struct sigaction was[NSIG], is;
 	for (int s = 1; s < NSIG; s++)
@@ -439,6 +446,19 @@ static int64_t now(void) {
 	return t.tv_sec * INT64_C(1000000) + t.tv_nsec / 1000;
 }
 
+static void stay(pd_endpoint *e) {
+	if (atomic_fetch_add(&lingering, 1) < lingerers)
+		e->until = now() + linger;
+	else
+		atomic_fetch_sub(&lingering, 1);
+}
+
+static void leave(pd_endpoint *e) {
+	if (e->until)
+		atomic_fetch_sub(&lingering, 1);
+	e->until = 0;
+}
+
 int pd_run(pd_endpoint *e, pd_done *done, int max) {
 	while (!atomic_load(&e->stopped)) {
 		int n = launch(e, done, max);
@@ -448,7 +468,10 @@ int pd_run(pd_endpoint *e, pd_done *done, int max) {
 			return n;
 		if (e->until && now() < e->until)
 			continue;
-		e->until = rest(e) && e->flying == 0 ? now() + linger : 0;
+		leave(e);
+		if (rest(e) && e->flying == 0)
+			stay(e);
 	}
+	leave(e);
 	return 0;
 }
