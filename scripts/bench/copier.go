@@ -110,11 +110,12 @@ func stamped(piece []byte, slot int) bool {
 	return string(piece[:len(mark)]) == mark && string(piece[len(piece)-len(mark):]) == mark
 }
 
-// maxOrder is the longest order there is, in bytes: what opens 16,384 slots.
+// maxOrder is the longest order or answer there is, in bytes: what opens
+// 16,384 slots.
 const maxOrder = 4 * mib
 
 // serve carries out orders, a line of JSON each, until stdin ends.
-func serve[T any](stdin io.Reader, stdout io.Writer, do func(T) (span, error)) error {
+func serve[T, A any](stdin io.Reader, stdout io.Writer, do func(T) (A, error)) error {
 	lines := bufio.NewScanner(stdin)
 	lines.Buffer(nil, maxOrder)
 	for lines.Scan() {

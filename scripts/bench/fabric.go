@@ -13,7 +13,6 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"github.com/pd-tools/pd-tools/rdma"
-	"github.com/pd-tools/pd-tools/rdma/engines"
 	"github.com/pd-tools/pd-tools/rdma/ofi"
 )
 
@@ -82,7 +81,7 @@ func (b *bench) fabricWrites(stream *iperf, program string, walk, piece int) err
 		rows = append(rows, b.table.row(megabytes, floors[piece][0], "ofi writes, %s : one stream of iperf3", size))
 	}
 	got := make([]float64, len(ways))
-	for round := range pick(b, 9, 1) {
+	for round := range pick(b, 15, 1) {
 		for i := range ways {
 			if err := b.ctx.Err(); err != nil {
 				return err
@@ -162,82 +161,71 @@ func (b *bench) compareAll(endpoint, list, prefix string, requests int) error {
 	return nil
 }
 
-// fabricPair is a target here and an initiator in another process.
+// fabricPair is a target and an initiator, a process each.
 type fabricPair struct {
-	target    rdma.Target
-	initiator *worker
-	piece     int
-	slots     int
+	target, initiator *worker
+	bytes             int
 }
 
 func (b *bench) fabricPair(walk, piece int) (_ *fabricPair, err error) {
-	p := &fabricPair{piece: piece, slots: walk / piece}
-	id := fmt.Sprintf("bench-%d-%d", os.Getpid(), piece)
-	p.target, err = engines.Open(engines.Config{
-		ReceiverID: id, Slots: p.slots, SlotSize: int64(piece), Engines: []string{ofi.Name},
-		Fabric: rdma.Fabric{Provider: ofi.DefaultProvider, Addr: "127.0.0.1"},
-	})
-	if err != nil {
+	p := &fabricPair{bytes: walk}
+	if p.target, err = b.worker("target"); err != nil {
 		return nil, err
 	}
 	if p.initiator, err = b.worker("initiator"); err == nil {
-		err = p.connect(id)
+		err = p.connect(walk/piece, piece)
+	}
+	if err == nil {
+		_, err = p.write() // warms, and makes sure
 	}
 	if err != nil {
 		p.stop()
 		return nil, err
 	}
-	_, err = p.write() // warms, and makes sure
-	if err != nil {
-		p.stop()
-	}
-	return p, err
+	return p, nil
 }
 
-func (p *fabricPair) connect(id string) error {
-	const w rdma.Writer = 1
-	token, err := p.target.Grant(w, ofi.Name)
-	if err != nil {
+func (p *fabricPair) connect(slots, piece int) error {
+	var at rdma.Attachment
+	fabric := rdma.Fabric{Provider: ofi.DefaultProvider, Addr: "127.0.0.1"}
+	if err := p.target.ask(targetOrder{Engine: ofi.Name, Slots: slots, SlotSize: piece, Fabric: fabric}, &at); err != nil {
 		return err
 	}
-	order := initiatorOrder{Engine: ofi.Name, Attachment: &rdma.Attachment{
-		ReceiverID: id, Token: token, Regions: p.target.Regions(ofi.Name), SlotSize: int64(p.piece), Slots: p.slots,
-		Host: "127.0.0.1", Fabric: rdma.Fabric{Provider: ofi.DefaultProvider},
-	}}
-	if err := p.initiator.ask(order, new(span)); err != nil {
+	if err := p.initiator.ask(initiatorOrder{Engine: ofi.Name, Attachment: &at}, new(span)); err != nil {
 		return err
 	}
 	// As many in hand as pd-send's staging buffer has of 1 MiB: enough that some
 	// wait while the engine has the processor and workers do not get to run.
-	order = initiatorOrder{Workers: 4 * ofi.Window, Access: make([][]byte, p.slots)}
-	for i := range order.Access {
-		if order.Access[i], err = p.target.Open(w, i); err != nil {
-			return err
-		}
+	order := initiatorOrder{Workers: 4 * ofi.Window}
+	if err := p.target.ask(targetOrder{Open: true}, &order.Access); err != nil {
+		return err
 	}
 	return p.initiator.ask(order, new(span))
 }
 
 // write has every slot written and compares; MB/s.
 func (p *fabricPair) write() (float64, error) {
-	for i := range p.slots {
-		clear(p.target.Slot(i))
-	}
 	var s span
+	var bad int // slots
+	if err := p.target.ask(targetOrder{Clear: true}, &bad); err != nil {
+		return 0, err
+	}
 	if err := p.initiator.ask(initiatorOrder{}, &s); err != nil {
 		return 0, err
 	}
-	for i := range p.slots {
-		if !filled(p.target.Slot(i), i*p.piece) {
-			return 0, fmt.Errorf("slot %d does not hold what was written", i)
-		}
+	if err := p.target.ask(targetOrder{}, &bad); err != nil {
+		return 0, err
 	}
-	return speed(p.slots*p.piece, s), nil
+	if bad > 0 {
+		return 0, fmt.Errorf("%d slots do not hold what was written", bad)
+	}
+	return speed(p.bytes, s), nil
 }
 
 func (p *fabricPair) stop() {
-	if p.initiator != nil {
-		p.initiator.stop()
+	for _, w := range []*worker{p.initiator, p.target} {
+		if w != nil {
+			w.stop()
+		}
 	}
-	p.target.Close()
 }

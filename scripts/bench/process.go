@@ -201,6 +201,7 @@ func startWorker(name string, args ...string) (w *worker, err error) {
 		return nil, err
 	}
 	w.lines = bufio.NewScanner(out)
+	w.lines.Buffer(nil, maxOrder)
 	return w, w.cmd.Start()
 }
 

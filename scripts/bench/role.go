@@ -15,6 +15,7 @@ var roles = map[string]func(stdin io.Reader, stdout io.Writer) error{
 	"echo":      echo,
 	"copier":    copier,
 	"writer":    writer,
+	"target":    target,
 	"initiator": initiator,
 }
 
