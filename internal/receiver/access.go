@@ -28,8 +28,11 @@ func newAccess(target rdma.Target) *access {
 // follow does what doors say, in order; revoked slots are about to get new
 // memory. Failed is what could not be opened and why, nil when all could.
 func (a *access) follow(doors []reservation.Door, revoked []reservation.Revocation) (failed map[reservation.Door]error) {
-	moving := make(map[int]bool)
+	var moving map[int]bool // most often there is none
 	for _, r := range revoked {
+		if moving == nil {
+			moving = make(map[int]bool)
+		}
 		for _, slot := range r.Slots {
 			moving[slot] = true
 		}

@@ -319,9 +319,10 @@ func openFiles(t *testing.T) int {
 	return len(list)
 }
 
-// A target that dies in the middle of a write is known at once.
-func TestKilledTarget(t *testing.T) {
-	p := start(t, "target")
+// attachToProcess attaches to a target in a process of its own; op fills its slot.
+func attachToProcess(t *testing.T) (p *process, r rdma.Remote, op rdma.Op) {
+	t.Helper()
+	p = start(t, "target")
 	var at rdma.Attachment
 	p.hear(&at)
 	at.Staging = mmap(t, 64<<20)
@@ -329,13 +330,19 @@ func TestKilledTarget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close()
-	var a []byte
-	p.hear(&a)
+	t.Cleanup(func() { r.Close() })
+	op.Local = at.Staging
+	p.hear(&op.Access)
+	return p, r, op
+}
+
+// A target that dies in the middle of a write is known at once.
+func TestKilledTarget(t *testing.T) {
+	p, r, op := attachToProcess(t)
 	failed := make(chan error)
 	go func() {
 		for {
-			if err := r.Write(context.Background(), []rdma.Op{{Local: at.Staging, Access: a}}); err != nil {
+			if err := r.Write(context.Background(), []rdma.Op{op}); err != nil {
 				failed <- err
 				return
 			}
@@ -363,21 +370,11 @@ func TestKilledTarget(t *testing.T) {
 // A target that is stopped holds a write up, and the end of its context ends it:
 // then the memory is not read any more.
 func TestStoppedTarget(t *testing.T) {
-	p := start(t, "target")
-	var at rdma.Attachment
-	p.hear(&at)
-	at.Staging = mmap(t, 64<<20)
-	r, err := Attach(context.Background(), at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	var a []byte
-	p.hear(&a)
+	p, r, op := attachToProcess(t)
 	p.signal(unix.SIGSTOP)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	failed := make(chan error)
-	go func() { failed <- r.Write(ctx, []rdma.Op{{Local: at.Staging, Access: a}}) }()
+	go func() { failed <- r.Write(ctx, []rdma.Op{op}) }()
 	until(t, "the write is posted", func() bool {
 		r := r.(*remote)
 		r.mu.Lock()
@@ -385,12 +382,12 @@ func TestStoppedTarget(t *testing.T) {
 		return len(r.calls) > 0
 	})
 	cancel(errors.New("time is up"))
-	err = <-failed
+	err := <-failed
 	if !errors.Is(err, rdma.ErrGone) || !strings.Contains(err.Error(), "time is up") {
 		t.Errorf("error %v", err)
 	}
 	<-r.Done()
-	if err := r.Write(context.Background(), []rdma.Op{{Local: at.Staging, Access: a}}); !errors.Is(err, rdma.ErrGone) {
+	if err := r.Write(context.Background(), []rdma.Op{op}); !errors.Is(err, rdma.ErrGone) {
 		t.Errorf("a write after the end: %v", err)
 	}
 }
