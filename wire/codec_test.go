@@ -45,22 +45,50 @@ func everyMessage() []Message {
 		&ReleaseRequest{ReqID: "req-a", Keep: true},
 		&ReleaseResponse{Error: "no", Code: CodeUnknownRequest},
 		&StatRequest{},
-		fullSnapshot(),
+		fullSnapshot(), fullSender(), fullProxy(), fullEvent(),
 		&FailNotif{ReqID: "req-a", Reason: "expired"},
 	}
 }
 
 func fullSnapshot() *Snapshot {
 	return &Snapshot{
-		Time: time.Date(2026, 11, 29, 20, 33, 7, 123456789, time.UTC), Kind: "receiver", ID: "r-1", Epoch: 1<<64 - 1,
+		Time: Stamp{time.Date(2026, 11, 29, 20, 33, 7, 123456789, time.UTC)}, Kind: "receiver", ID: "r-1", Epoch: 1<<64 - 1,
 		Endpoint: "tcp://127.0.0.1:7600", Engine: "shm", Admission: "reserve", UptimeS: 12.5,
-		Slots:     SnapshotSlots{Total: 100, Promised: 10, Held: 40, Written: 30, Ready: 20, Quarantined: 1, Free: 49, Bytes: 1 << 20},
-		Requests:  []SnapshotRequest{{ReqID: "a", Sender: "s", State: "admitted", TotalChunks: 8, Allocated: 4, Written: 3, Shared: 1, Bytes: 4 << 20, AgeMS: 20, IdleMS: 3}},
+		Slots:     SnapshotSlots{Total: 100, Promised: 10, Held: 40, Written: 30, Ready: 20, Quarantined: 1, Free: 49, Peak: 90, Bytes: 1 << 20},
+		Requests:  []SnapshotRequest{{ReqID: "a", Sender: "s", State: "admitted", TotalChunks: 8, Allocated: 4, Written: 3, Shared: 1, Bytes: 4 << 20, AgeMS: 20, IdleMS: 3, Taken: true, AdmittedMS: 1, FirstWriteMS: 5, LastWriteMS: 6, ReadyMS: -1}},
 		Queue:     []SnapshotWaiter{{Pos: 1, ReqID: "b", Sender: "s", Need: 60, Lacks: 11, WaitedMS: 250}},
-		Senders:   []SnapshotSender{{Sender: "s", Requests: 2, Queued: 1, Attached: true, Engine: "ofi", LeaseLeftMS: 14000}},
+		Senders:   []SnapshotSender{{Sender: "s", Requests: 2, Queued: 1, Attached: true, Engine: "ofi", LeaseLeftMS: 14000, Slots: 9, Ready: 8, Bytes: 7}},
 		Totals:    SnapshotTotals{Requests: 1, Queue: 1, Senders: 1},
-		Counters:  Counters{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13},
-		AdmitWait: SnapshotWait{P50: 0.5, P99: 212, Max: 1e9},
+		Counters:  Counters{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16},
+		AdmitWait: SnapshotWait{P50: 0.5, P99: 212, Max: 1e9}, WriteTime: SnapshotWait{P50: 1}, ReadyTime: SnapshotWait{P99: 2},
+		Limits:   SnapshotLimits{30000, 15000, 120000, 600000, 4, 100000, 1 << 28},
+		Refusals: map[string]int64{string(CodeTooLarge): 3},
+	}
+}
+
+func fullSender() *SenderSnapshot {
+	return &SenderSnapshot{
+		Time: Stamp{time.Date(2026, 11, 30, 0, 0, 0, 1, time.UTC)}, Kind: KindSender, ID: "pd-send-1", Epoch: 5, UptimeS: 0.25,
+		Staging:   Staging{Total: 64, Used: 63, Bytes: 1 << 20, Blocked: []Blocked{{"a", 1, 7, 250}}},
+		Requests:  []SenderRequest{{ReqID: "a", Receiver: 1, State: "writing", TotalChunks: 8, Sent: 1, Shared: 2, Bytes: 3, AgeMS: 4, AdmittedMS: -1}},
+		Receivers: []SenderLink{{"tcp://127.0.0.1:7600", "attached", "shm", 1, 2, 3, -1, 1 << 40}},
+		Totals:    SenderTotals{1, 1},
+		Counters:  SenderCounters{1, 2, 3, 4, 5, 6, 7, 8},
+		AdmitWait: SnapshotWait{1, 2, 3}, WriteTime: SnapshotWait{4, 5, 6}, ReadyTime: SnapshotWait{7, 8, 9},
+	}
+}
+
+func fullProxy() *ProxySnapshot {
+	return &ProxySnapshot{
+		Time: Stamp{time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)}, Kind: KindProxy, ID: "p", Epoch: 6, Endpoint: "tcp://127.0.0.1:7700", UptimeS: 1,
+		Expect: 2, Pending: 1, Waiting: []ProxyRequest{{"a", 1, 250}}, Counters: ProxyCounters{1, 2, 3, 4, 5, 6},
+	}
+}
+
+func fullEvent() *Event {
+	return &Event{
+		Time: Stamp{time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)}, Kind: KindReceiver, ID: "r-1", Epoch: 7, Dropped: 8,
+		Events: []EventEntry{{Stamp{time.Date(2026, 11, 30, 0, 0, 1, 0, time.UTC)}, "expired", "a", "s", 1, 1<<64 - 1, 3, 4.5, 5.5, "c", "lease", 10}},
 	}
 }
 
@@ -89,12 +117,25 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// setKind makes a Snapshot say of which kind it is: it decodes to that.
+func setKind(m Message) {
+	switch m := m.(type) {
+	case *Snapshot:
+		m.Kind = KindReceiver
+	case *SenderSnapshot:
+		m.Kind = KindSender
+	case *ProxySnapshot:
+		m.Kind = KindProxy
+	}
+}
+
 // TestZero sends each message with nothing in it: what is empty may be left
 // out but must not turn into something else.
 func TestZero(t *testing.T) {
 	for _, full := range everyMessage() {
 		t.Run(full.name(), func(t *testing.T) {
-			m := newMessage([]byte(full.name()))
+			m := reflect.New(reflect.TypeOf(full).Elem()).Interface().(Message)
+			setKind(m)
 			got, err := Decode(Append(nil, m))
 			if err != nil {
 				t.Fatal(err)
@@ -109,22 +150,25 @@ func TestZero(t *testing.T) {
 // TestNames pins the names on the wire, as another msgpack library reads them.
 func TestNames(t *testing.T) {
 	want := map[string]string{
-		NameAllocRequest:    "type keys fmt shape dtype last_chunk_toks req_id is_last_batch total_chunks epoch",
-		NameAllocResponse:   "type remote_indexes already_sent_indexes error code epoch regions access",
-		NameProxyNotif:      "type req_id",
-		NameCancelNotif:     "type req_id keys",
-		NameAttachRequest:   "type name version slot_size engines byte_order",
-		NameAttachResponse:  "type error code version engine token regions slot_size slot_count lease_ms receiver_id epoch max_message max_keys",
-		NameCommitRequest:   "type req_id slots lengths crcs epoch",
-		NameCommitResponse:  "type error code ready",
-		NameHeartbeat:       "type epoch",
-		NameTakeRequest:     "type req_id",
-		NameTakeResponse:    "type error code req_id chunks slot_size slot_count lease_ms receiver_id token regions",
-		NameReleaseRequest:  "type req_id keep",
-		NameReleaseResponse: "type error code",
-		NameStatRequest:     "type",
-		NameSnapshot:        "type time kind id epoch endpoint engine admission uptime_s slots requests queue senders totals counters admit_wait_ms",
-		NameFailNotif:       "type req_id reason",
+		NameAllocRequest:          "type keys fmt shape dtype last_chunk_toks req_id is_last_batch total_chunks epoch",
+		NameAllocResponse:         "type remote_indexes already_sent_indexes error code epoch regions access",
+		NameProxyNotif:            "type req_id",
+		NameCancelNotif:           "type req_id keys",
+		NameAttachRequest:         "type name version slot_size engines byte_order",
+		NameAttachResponse:        "type error code version engine token regions slot_size slot_count lease_ms receiver_id epoch max_message max_keys",
+		NameCommitRequest:         "type req_id slots lengths crcs epoch",
+		NameCommitResponse:        "type error code ready",
+		NameHeartbeat:             "type epoch",
+		NameTakeRequest:           "type req_id",
+		NameTakeResponse:          "type error code req_id chunks slot_size slot_count lease_ms receiver_id token regions",
+		NameReleaseRequest:        "type req_id keep",
+		NameReleaseResponse:       "type error code",
+		NameStatRequest:           "type",
+		NameSnapshot:              "type time kind id epoch endpoint engine admission uptime_s slots requests queue senders totals counters admit_wait_ms write_ms ready_ms limits refusals",
+		NameSnapshot + KindSender: "type time kind id epoch uptime_s staging requests receivers totals counters admit_wait_ms write_ms ready_ms",
+		NameSnapshot + KindProxy:  "type time kind id epoch endpoint uptime_s expect pending waiting counters",
+		NameEvent:                 "type time kind id epoch events dropped",
+		NameFailNotif:             "type req_id reason",
 	}
 	for _, m := range everyMessage() {
 		b := Append(nil, m)
@@ -144,8 +188,15 @@ func TestNames(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", m.name(), err)
 		}
-		if got := strings.Join(names, " "); got != want[m.name()] {
-			t.Errorf("%s:\n got %s\nwant %s", m.name(), got, want[m.name()])
+		kind := m.name()
+		switch m.(type) {
+		case *SenderSnapshot:
+			kind += KindSender
+		case *ProxySnapshot:
+			kind += KindProxy
+		}
+		if got := strings.Join(names, " "); got != want[kind] {
+			t.Errorf("%s:\n got %s\nwant %s", kind, got, want[kind])
 		}
 		var byLibrary map[string]any
 		if err := msgpack.Unmarshal(b, &byLibrary); err != nil || byLibrary["type"] != m.name() || len(byLibrary) != len(names) {
@@ -293,7 +344,7 @@ func TestDecodeErrors(t *testing.T) {
 		{"no entries", snapshot(), ""},
 		{"most entries", snapshot("requests", many(MaxSnapshotList, "\x80")), ""},
 		{"too many entries", snapshot("requests", many(MaxSnapshotList+1, "\x80")), `"requests": 10001 entries, the limit is 10000`},
-		{"no time", frame("type", str(NameSnapshot)), `time: "" is no RFC 3339 time`},
+		{"no time", frame("type", str(NameSnapshot), "time", str("noon")), `Snapshot: "noon" is no RFC 3339 time`},
 		{"snapshot of unknown fields", snapshot("newer", "\x92\x80\xd4\x01\x02", "slots", "\x82\xa5total\x05\xa1x\x91\xc0"), ""},
 		{"snapshot with a tail", append(snapshot(), 0), "1 bytes behind the message"},
 		{"long unknown name", frame("type", str(strings.Repeat("n", 100))), `type: unknown message "` + strings.Repeat("n", 64) + `"`},
@@ -365,7 +416,9 @@ func TestSalvage(t *testing.T) {
 // TestSnapshotJSON checks that what came over the wire prints as what was
 // sent, and that lists print as lists.
 func TestSnapshotJSON(t *testing.T) {
-	for _, s := range []*Snapshot{fullSnapshot(), {}} {
+	for _, s := range []report{
+		fullSnapshot(), &Snapshot{}, fullSender(), &SenderSnapshot{Kind: KindSender}, fullProxy(), &ProxySnapshot{Kind: KindProxy}, fullEvent(), &Event{},
+	} {
 		m, err := Decode(Append(nil, s))
 		if err != nil {
 			t.Fatal(err)

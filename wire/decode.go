@@ -69,7 +69,19 @@ func (d *decoder) message() (Message, *DecodeError) {
 	if err != nil {
 		return nil, err
 	}
-	m := newMessage(tag)
+	d.seek(first)
+	var m Message
+	switch string(tag) {
+	case NameSnapshot:
+		m, err = d.newSnapshot(n)
+	case NameEvent:
+		m = new(Event)
+	default:
+		m = newMessage(tag)
+	}
+	if err != nil {
+		return nil, err
+	}
 	if m == nil {
 		return nil, fault("unknown message %.64q", tag).in("type")
 	}
@@ -77,8 +89,8 @@ func (d *decoder) message() (Message, *DecodeError) {
 		return nil, fault("%s has %d bytes, the limit is %d", tag, len(d.frame), limit)
 	}
 	d.seek(first)
-	if s, ok := m.(*Snapshot); ok {
-		return m, d.snapshot(s, n)
+	if r, ok := m.(report); ok {
+		return m, d.report(r, n)
 	}
 	fs := m.(layout).fields(d.outer[:0])
 	err = d.pairs(fs, n, tag)

@@ -12,8 +12,8 @@ import (
 func Append(dst []byte, m Message) []byte {
 	e := encoders.Get().(*encoder)
 	e.out = dst
-	if s, ok := m.(*Snapshot); ok {
-		e.snapshot(s)
+	if r, ok := m.(report); ok {
+		e.report(r)
 	} else {
 		fs := m.(layout).fields(e.outer[:0])
 		e.pairs(m.name(), fs)
@@ -35,7 +35,7 @@ var encoders = sync.Pool{New: func() any {
 	e := new(encoder)
 	e.Encoder = msgpack.NewEncoder(&e.out)
 	e.UseCompactInts(true)
-	e.SetCustomStructTag("json") // for the Snapshot
+	e.SetCustomStructTag("json") // for the reports
 	return e
 }}
 

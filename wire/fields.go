@@ -7,7 +7,7 @@ type Message interface {
 }
 
 // layout is a Message, or a part of one, that lies on the wire as a map of
-// fields: all but the Snapshot.
+// fields: all but the reports.
 type layout interface {
 	// fields appends the fields to fs in the order in which they are written.
 	// It is the one place that says how they lie on the wire; encoding and
@@ -75,8 +75,6 @@ func newMessage(name []byte) Message {
 		return new(ReleaseResponse)
 	case NameStatRequest:
 		return new(StatRequest)
-	case NameSnapshot:
-		return new(Snapshot)
 	case NameFailNotif:
 		return new(FailNotif)
 	}
@@ -86,7 +84,7 @@ func newMessage(name []byte) Message {
 // maxBytes is the limit for a message of m's type.
 func maxBytes(m Message) int {
 	switch m.(type) {
-	case *AttachResponse, *TakeResponse, *Snapshot:
+	case *AttachResponse, *TakeResponse, report:
 		return MaxResponse
 	}
 	return MaxMessage
@@ -107,6 +105,9 @@ func (*ReleaseRequest) name() string  { return NameReleaseRequest }
 func (*ReleaseResponse) name() string { return NameReleaseResponse }
 func (*StatRequest) name() string     { return NameStatRequest }
 func (*Snapshot) name() string        { return NameSnapshot }
+func (*SenderSnapshot) name() string  { return NameSnapshot }
+func (*ProxySnapshot) name() string   { return NameSnapshot }
+func (*Event) name() string           { return NameEvent }
 func (*FailNotif) name() string       { return NameFailNotif }
 
 func (m *AllocRequest) fields(fs []field) []field {

@@ -66,8 +66,8 @@ func FuzzDecode(f *testing.F) {
 
 // equal is reflect.DeepEqual, but a NaN equals itself.
 func equal(a, b Message) bool {
-	if s, ok := a.(*Snapshot); ok {
-		return bytes.Equal(Append(nil, s), Append(nil, b))
+	if r, ok := a.(report); ok {
+		return bytes.Equal(Append(nil, r), Append(nil, b))
 	}
 	return reflect.DeepEqual(a, b)
 }
@@ -90,6 +90,7 @@ func FuzzRoundTrip(f *testing.F) {
 		s = strings.ToValidUTF8(s[:min(len(s), MaxName)], "") // what is cut is not replaced by more
 		for _, m := range everyMessage() {
 			fill(reflect.ValueOf(m).Elem(), s, n, u, b, int(count)%MaxEngines, yes)
+			setKind(m)
 			got, err := Decode(Append(nil, m))
 			if err != nil {
 				t.Fatalf("%+v: %v", m, err)

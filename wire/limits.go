@@ -2,8 +2,8 @@ package wire
 
 // Limits of what Decode accepts, checked before memory is spent.
 const (
-	MaxMessage  = 1 << 20  // bytes of a message, AttachResponse, TakeResponse and Snapshot excepted
-	MaxResponse = 64 << 20 // bytes of an AttachResponse, a TakeResponse or a Snapshot
+	MaxMessage  = 1 << 20  // bytes of a message, AttachResponse, TakeResponse, Snapshot and Event excepted
+	MaxResponse = 64 << 20 // bytes of an AttachResponse, a TakeResponse, a Snapshot or an Event
 	MaxKeys     = 8192     // keys of a batch, or of any other list that goes with a batch
 	MaxKey      = 4096     // bytes of a key
 	MaxReqID    = 512      // bytes of a req_id

@@ -16,7 +16,8 @@ const (
 	NameReleaseRequest  = "ReleaseRequest"
 	NameReleaseResponse = "ReleaseResponse"
 	NameStatRequest     = "StatRequest"
-	NameSnapshot        = "Snapshot"
+	NameSnapshot        = "Snapshot" // its "kind" says which of the three
+	NameEvent           = "Event"
 	NameFailNotif       = "FailNotif"
 )
 

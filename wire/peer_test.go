@@ -211,7 +211,7 @@ func normal(v reflect.Value) reflect.Value {
 		for i := range v.NumField() {
 			c.Field(i).Set(normal(v.Field(i)))
 		}
-	case v.Kind() == reflect.Slice && v.Len() == 0:
+	case (v.Kind() == reflect.Slice || v.Kind() == reflect.Map) && v.Len() == 0:
 	case v.Kind() == reflect.Slice && slices.Contains([]reflect.Kind{reflect.Struct, reflect.Slice}, v.Type().Elem().Kind()):
 		c.Set(reflect.MakeSlice(v.Type(), v.Len(), v.Len()))
 		for i := range v.Len() {

@@ -1,16 +1,22 @@
 package wire
 
-import "time"
-
-// MaxSnapshotList is how many entries each list of a Snapshot holds at most.
+// MaxSnapshotList is how many entries each list of a Snapshot or an Event
+// holds at most.
 const MaxSnapshotList = 10_000
+
+// What Kind says in a Snapshot and in an Event.
+const (
+	KindReceiver = "receiver"
+	KindSender   = "sender"
+	KindProxy    = "proxy"
+)
 
 // Snapshot is the state of a receiver at one moment: what `pd-recv stat`
 // prints as JSON and what a monitor draws. On the wire its fields have the
 // same names as in JSON.
 type Snapshot struct {
-	Time      time.Time         `json:"time"`
-	Kind      string            `json:"kind"` // "receiver"
+	Time      Stamp             `json:"time"`
+	Kind      string            `json:"kind"` // KindReceiver
 	ID        string            `json:"id"`
 	Epoch     uint64            `json:"epoch"`
 	Endpoint  string            `json:"endpoint"`
@@ -23,7 +29,22 @@ type Snapshot struct {
 	Senders   []SnapshotSender  `json:"senders"`
 	Totals    SnapshotTotals    `json:"totals"`
 	Counters  Counters          `json:"counters"`
-	AdmitWait SnapshotWait      `json:"admit_wait_ms"`
+	AdmitWait SnapshotWait      `json:"admit_wait_ms"` // first batch until admission
+	WriteTime SnapshotWait      `json:"write_ms"`      // admission until ready
+	ReadyTime SnapshotWait      `json:"ready_ms"`      // first batch until ready
+	Limits    SnapshotLimits    `json:"limits"`
+	Refusals  map[string]int64  `json:"refusals"` // batches refused since the start, by code
+}
+
+// SnapshotLimits are the settings by which a receiver admits; 0 is no limit.
+type SnapshotLimits struct {
+	AdmitTimeoutMS int64 `json:"admit_timeout_ms"`
+	LeaseMS        int64 `json:"lease_ms"`
+	LegacyLeaseMS  int64 `json:"legacy_lease_ms"`
+	ReadyTTLMS     int64 `json:"ready_ttl_ms"`
+	Overtake       int   `json:"overtake"` // requests that may pass a waiting one; 0 is none
+	QueueLimit     int   `json:"queue_limit"`
+	QueueBytes     int64 `json:"queue_bytes"`
 }
 
 // SnapshotSlots is the ledger. Promised + Held + Quarantined + Free = Total;
@@ -36,6 +57,7 @@ type SnapshotSlots struct {
 	Ready       int   `json:"ready"`    // written, by requests that are ready
 	Quarantined int   `json:"quarantined"`
 	Free        int   `json:"free"`
+	Peak        int   `json:"peak"`  // most slots that were not free at one time since the start
 	Bytes       int64 `json:"bytes"` // of one slot
 }
 
@@ -51,6 +73,13 @@ type SnapshotRequest struct {
 	Bytes       int64  `json:"bytes"`     // of the chunks that have a slot
 	AgeMS       int64  `json:"age_ms"`    // since its first batch came
 	IdleMS      int64  `json:"idle_ms"`   // since a message last named it
+	Taken       bool   `json:"taken"`     // ready, and a decoder is taking it
+
+	// Its life so far, milliseconds after its first batch came; -1: not yet.
+	AdmittedMS   int64 `json:"admitted_ms"`
+	FirstWriteMS int64 `json:"first_write_ms"` // committed, or shared
+	LastWriteMS  int64 `json:"last_write_ms"`
+	ReadyMS      int64 `json:"ready_ms"`
 }
 
 // SnapshotWaiter is one place in the admission queue.
@@ -71,6 +100,9 @@ type SnapshotSender struct {
 	Attached    bool   `json:"attached"`
 	Engine      string `json:"engine"`        // by which it writes; empty unless attached
 	LeaseLeftMS int64  `json:"lease_left_ms"` // 0 where there is no sender lease
+	Slots       int    `json:"slots"`         // promised to and held by its requests, shared ones included
+	Ready       int64  `json:"ready"`         // of its requests so far
+	Bytes       int64  `json:"bytes"`         // committed by it so far
 }
 
 // SnapshotTotals has the true lengths of lists that may be cut.
@@ -95,11 +127,147 @@ type Counters struct {
 	StaleWrites   int64 `json:"stale_writes"`   // commits for requests that had ended
 	BadFrames     int64 `json:"bad_frames"`     // messages that could not be decoded
 	Undeliverable int64 `json:"undeliverable"`  // answers whose peer was gone
+	WrittenChunks int64 `json:"written_chunks"` // committed
+	WrittenBytes  int64 `json:"written_bytes"`
+	SharedChunks  int64 `json:"shared_chunks"` // not sent because already there
 }
 
-// SnapshotWait is the admission wait of the last minute, in milliseconds.
+// SnapshotWait is how long something took in the last minute, in milliseconds.
 type SnapshotWait struct {
 	P50 float64 `json:"p50"`
 	P99 float64 `json:"p99"`
 	Max float64 `json:"max"`
+}
+
+// SenderSnapshot is the state of a pd-send, as its monitor stream has it.
+type SenderSnapshot struct {
+	Time      Stamp           `json:"time"`
+	Kind      string          `json:"kind"`  // KindSender
+	ID        string          `json:"id"`    // its name, as receivers show it
+	Epoch     uint64          `json:"epoch"` // grows from start to start
+	UptimeS   float64         `json:"uptime_s"`
+	Staging   Staging         `json:"staging"`
+	Requests  []SenderRequest `json:"requests"`
+	Receivers []SenderLink    `json:"receivers"`
+	Totals    SenderTotals    `json:"totals"`
+	Counters  SenderCounters  `json:"counters"`
+	AdmitWait SnapshotWait    `json:"admit_wait_ms"` // first line until admission
+	WriteTime SnapshotWait    `json:"write_ms"`      // admission until all is written and committed
+	ReadyTime SnapshotWait    `json:"ready_ms"`      // first line until the end, of requests that became ready
+}
+
+// Staging is the state of the staging buffer.
+type Staging struct {
+	Total   int       `json:"total"` // slots
+	Used    int       `json:"used"`
+	Bytes   int64     `json:"bytes"`   // of one slot
+	Blocked []Blocked `json:"blocked"` // in the order in which they are served
+}
+
+// Blocked is a batch whose chunks wait for staging slots.
+type Blocked struct {
+	ReqID     string `json:"req_id"`
+	Receiver  int    `json:"receiver"`   // position in Receivers
+	Chunks    int    `json:"chunks"`     // that wait
+	WaitingMS int64  `json:"waiting_ms"` // since a chunk of it was last served
+}
+
+// SenderRequest is one request that has begun and not ended.
+type SenderRequest struct {
+	ReqID       string `json:"req_id"`
+	Receiver    int    `json:"receiver"`     // position in Receivers
+	State       string `json:"state"`        // waiting (for admission), writing, notifying
+	TotalChunks int64  `json:"total_chunks"` // as declared
+	Sent        int64  `json:"sent"`         // written and committed
+	Shared      int64  `json:"shared"`       // already there
+	Bytes       int64  `json:"bytes"`        // sent
+	AgeMS       int64  `json:"age_ms"`       // since its first line was read
+	AdmittedMS  int64  `json:"admitted_ms"`  // after its first line; -1: not yet
+}
+
+// SenderLink is a receiver that a pd-send writes to.
+type SenderLink struct {
+	Endpoint string `json:"endpoint"`
+	State    string `json:"state"`    // connecting, attached, refused
+	Engine   string `json:"engine"`   // by which it is written; empty unless attached
+	Requests int    `json:"requests"` // begun there and not ended
+	Staging  int    `json:"staging"`  // slots used for it
+	Blocked  int    `json:"blocked"`  // batches that wait for a staging slot
+	HeardMS  int64  `json:"heard_ms"` // since anything last came from it; -1: never
+	Bytes    int64  `json:"bytes"`    // written and committed there so far
+}
+
+// SenderTotals has the true lengths of lists that may be cut.
+type SenderTotals struct {
+	Requests int `json:"requests"`
+	Blocked  int `json:"blocked"`
+}
+
+// SenderCounters only ever grow while a pd-send lives.
+type SenderCounters struct {
+	Ready        int64 `json:"ready"`
+	Failed       int64 `json:"failed"`
+	Cancelled    int64 `json:"cancelled"`
+	SentChunks   int64 `json:"sent_chunks"`
+	SharedChunks int64 `json:"shared_chunks"`
+	SentBytes    int64 `json:"sent_bytes"`
+	Faults       int64 `json:"faults"`      // of the input that name no request
+	Undelivered  int64 `json:"undelivered"` // notices that the proxy did not get
+}
+
+// ProxySnapshot is the state of a pd-proxy, as its monitor stream has it.
+type ProxySnapshot struct {
+	Time     Stamp          `json:"time"`
+	Kind     string         `json:"kind"` // KindProxy
+	ID       string         `json:"id"`
+	Epoch    uint64         `json:"epoch"` // grows from start to start
+	Endpoint string         `json:"endpoint"`
+	UptimeS  float64        `json:"uptime_s"`
+	Expect   int            `json:"expect"`  // notifications until a request is ready
+	Pending  int            `json:"pending"` // requests that wait for more notifications
+	Waiting  []ProxyRequest `json:"waiting"` // those, oldest first; may be cut
+	Counters ProxyCounters  `json:"counters"`
+}
+
+// ProxyRequest is a request that waits for more notifications.
+type ProxyRequest struct {
+	ReqID  string `json:"req_id"`
+	Notifs int    `json:"notifs"`
+	AgeMS  int64  `json:"age_ms"` // since the first of them
+}
+
+// ProxyCounters only ever grow while a pd-proxy lives.
+type ProxyCounters struct {
+	Ready        int64 `json:"ready"`
+	Failed       int64 `json:"failed"`
+	Duplicates   int64 `json:"duplicates"`    // notifications of a request that had ended
+	LateFailures int64 `json:"late_failures"` // of a request that was ready already
+	Forgotten    int64 `json:"forgotten"`     // pending requests, dropped to make room
+	BadFrames    int64 `json:"bad_frames"`    // messages that were no notification
+}
+
+// Event tells monitors what has happened, some of it at a time.
+type Event struct {
+	Time    Stamp        `json:"time"`
+	Kind    string       `json:"kind"`  // of who tells: KindReceiver, KindSender, KindProxy
+	ID      string       `json:"id"`    // as in its Snapshot
+	Epoch   uint64       `json:"epoch"` // as in its Snapshot
+	Events  []EventEntry `json:"events"`
+	Dropped int64        `json:"dropped"` // that came since the Event before and found no room; older than Events
+}
+
+// EventEntry is one thing that happened to a request.
+type EventEntry struct {
+	Time        Stamp   `json:"time"`
+	Event       string  `json:"event"` // as pd-recv prints it; of others, how the request ended
+	ReqID       string  `json:"req_id"`
+	Sender      string  `json:"sender"`
+	Chunks      int     `json:"chunks"`
+	TotalChunks uint64  `json:"total_chunks"`
+	Bytes       int64   `json:"bytes"`
+	WaitedMS    float64 `json:"waited_ms"` // for admission, where the event is about that
+	TookMS      float64 `json:"took_ms"`   // from the first batch until now, where the event is an end or ready
+	Code        string  `json:"code"`
+	Reason      string  `json:"reason"`
+	Free        int     `json:"free"` // slots free after it; of a receiver
 }

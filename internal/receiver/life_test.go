@@ -455,7 +455,7 @@ func TestSnapshotIsShared(t *testing.T) {
 	began := time.Now()
 	built := make(map[time.Time]bool)
 	for range 200 {
-		built[call[*wire.Snapshot](p, &wire.StatRequest{}).Time] = true
+		built[call[*wire.Snapshot](p, &wire.StatRequest{}).Time.Time] = true
 	}
 	if most := int(time.Since(began)/snapshotAge) + 1; len(built) > most {
 		t.Errorf("%d snapshots in %v", len(built), time.Since(began))
@@ -468,7 +468,7 @@ func TestSnapshotFields(t *testing.T) {
 	wantSlots(t, p.alloc("A", 4, false, "k"), 1)
 	s := r.free(6)
 	if s.Kind != "receiver" || s.ID != "test" || s.Epoch != 77 || s.Endpoint != r.Endpoint() || s.Engine != testEngine ||
-		s.Admission != "reserve" || s.UptimeS <= 0 || time.Since(s.Time) > soon || s.Slots.Bytes != testSlot {
+		s.Admission != "reserve" || s.UptimeS <= 0 || time.Since(s.Time.Time) > soon || s.Slots.Bytes != testSlot {
 		t.Errorf("snapshot: %+v", s)
 	}
 }

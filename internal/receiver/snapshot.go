@@ -23,7 +23,7 @@ func (r *Receiver) snapshot() []byte {
 	}
 	up := r.now.Sub(r.started)
 	s := r.core.Snapshot(up)
-	s.Time = r.now.UTC()
+	s.Time = wire.StampOf(r.now)
 	s.ID = r.cfg.ID
 	s.Endpoint = r.endpoint
 	s.Engine = strings.Join(r.target.Engines(), ",")
