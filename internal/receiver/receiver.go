@@ -23,6 +23,7 @@ import (
 
 	"github.com/pd-tools/pd-tools/internal/reservation"
 	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/internal/window"
 	"github.com/pd-tools/pd-tools/rdma"
 	"github.com/pd-tools/pd-tools/wire"
 )
@@ -104,7 +105,7 @@ type Receiver struct {
 	revoker *revoker
 	notify  *notifier // nil without --proxy
 	sink    sink
-	waits   *waits
+	waits   *window.Window
 	snap    snapshotCache
 
 	lull      time.Duration       // how long recvSoon waited last
@@ -129,7 +130,7 @@ func New(cfg Config) (*Receiver, error) {
 		started: time.Now(),
 		ctx:     ctx,
 		core:    reservation.New(cfg.Reservation),
-		waits:   newWaits(),
+		waits:   window.New(),
 		sink:    sink{on: cfg.Sink, delay: cfg.SinkDelay},
 	}
 	err = r.openSockets()
@@ -478,7 +479,7 @@ func (r *Receiver) record(rec *reservation.Record) {
 	r.lineCount++
 	switch rec.Kind {
 	case reservation.Admitted:
-		r.waits.add(r.now.Sub(r.started), rec.Waited)
+		r.waits.Add(r.now.Sub(r.started), rec.Waited)
 	case reservation.Ready:
 		r.sink.add(rec.ReqID, r.now)
 	case reservation.Expired:

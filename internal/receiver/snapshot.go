@@ -30,7 +30,7 @@ func (r *Receiver) snapshot() []byte {
 	s.UptimeS = up.Seconds()
 	s.Counters.BadFrames = r.badFrames
 	s.Counters.Undeliverable = r.out.undeliverable
-	s.AdmitWait = r.waits.last(up)
+	s.AdmitWait = r.waits.Last(up)
 	r.snap = snapshotCache{at: r.now, encoded: wire.Append(nil, &s)}
 	return r.snap.encoded
 }

@@ -1,0 +1,44 @@
+package window
+
+import (
+	"testing"
+	"time"
+)
+
+func near(got, want float64) bool { return got > want*0.98 && got < want*1.02 }
+
+func TestWindowKeepsTheLastMinute(t *testing.T) {
+	w := New()
+	for range 99 {
+		w.Add(time.Second, 10*time.Millisecond)
+	}
+	w.Add(time.Second, 3*time.Second)
+	if s := w.Last(2 * time.Second); !near(s.P50, 10) || !near(s.P99, 10) || !near(s.Max, 3000) {
+		t.Errorf("in the first minute: %+v", s)
+	}
+	w.Add(55*time.Second, 40*time.Millisecond)
+	if s := w.Last(62 * time.Second); !near(s.P50, 40) || !near(s.Max, 40) {
+		t.Errorf("a minute later: %+v", s)
+	}
+	if s := w.All(); !near(s.P50, 10) || !near(s.Max, 3000) {
+		t.Errorf("over all: %+v", s)
+	}
+	w.Add(10*time.Minute, 2*longest)
+	if s := w.Last(10 * time.Minute); !near(s.P50, float64(longest.Milliseconds())) {
+		t.Errorf("after a pause, one out of range: %+v", s)
+	}
+	if s := w.Last(time.Hour); s.P50 != 0 || s.Max != 0 {
+		t.Errorf("nothing in the last minute: %+v", s)
+	}
+}
+
+func TestWindowWithNothingInIt(t *testing.T) {
+	w := New()
+	if last, all := w.Last(0), w.All(); last.Max != 0 || all.P99 != 0 {
+		t.Errorf("last minute %+v, over all %+v", last, all)
+	}
+	w.Add(0, -time.Second) // a clock that went back
+	if s := w.All(); s.Max != 0 {
+		t.Errorf("less than nothing: %+v", s)
+	}
+}
