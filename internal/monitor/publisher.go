@@ -1,0 +1,286 @@
+// Package monitor carries the state of a program to those who watch it. Asks
+// get a Snapshot out of a program's loop; a Publisher sends Snapshots and
+// Events to every subscriber of an endpoint.
+//
+// Nothing here can hold up the loop: what it gives is a value, encoded and sent
+// by the Publisher's goroutine, and a subscriber that is slow or has stopped
+// misses messages, nothing else.
+package monitor
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pebbe/zmq4"
+
+	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+const (
+	// maxEvents is how many entries an Event has at most, the newest.
+	maxEvents = 500
+
+	// sendQueue is what ZeroMQ keeps for a subscriber that does not read,
+	// messages. One more than the newest is of little use.
+	sendQueue = 4
+
+	// maxSubscription is the largest message of a subscriber, bytes.
+	maxSubscription = 256
+	// maxSubscriptions are handled before something is sent.
+	maxSubscriptions = 1024
+)
+
+// Config says what a Publisher publishes.
+type Config struct {
+	Endpoint string
+	Kind     string // wire.KindReceiver, KindSender or KindProxy
+	ID       string // as in the Snapshots
+	Epoch    uint64 // as in the Snapshots
+	// Ask asks for a Snapshot: Asks.Add.
+	Ask func(func(wire.Message))
+	// Warn, if any, tells people on stderr that nothing is published any more.
+	Warn func(kind, text string)
+}
+
+// Publisher sends to subscribers what a program is and does. While there are
+// none it asks for nothing and keeps nothing.
+type Publisher struct {
+	cfg      Config
+	endpoint string
+	watched  atomic.Bool
+	closing  atomic.Bool
+	done     chan struct{}
+
+	ctx    *sock.Context
+	socket *zmq4.Socket // XPUB, so that it is known whether anybody listens
+	waker  *sock.Waker
+	poller *zmq4.Poller
+	pace   pace
+	asking bool // an answer to Ask is still to come
+	buf    []byte
+
+	mu       sync.Mutex
+	snapshot wire.Message // the answer, once it has come
+	events   []wire.EventEntry
+	oldest   int // of events, once they are as many as may be
+	dropped  int64
+}
+
+// Listen binds the endpoint and publishes from then on. The error names the
+// endpoint.
+func Listen(cfg Config) (*Publisher, error) {
+	p := &Publisher{cfg: cfg, done: make(chan struct{})}
+	ctx, err := sock.NewContext() // with an I/O thread that is not the transfers'
+	if err != nil {
+		return nil, err
+	}
+	p.ctx = ctx
+	if err := p.open(); err != nil {
+		p.closeSockets()
+		return nil, err
+	}
+	go p.run()
+	return p, nil
+}
+
+func (p *Publisher) open() (err error) {
+	p.socket, p.endpoint, err = p.ctx.Listen(zmq4.XPUB, p.cfg.Endpoint, sock.Options{
+		MaxFrame:  maxSubscription,
+		SendQueue: sendQueue,
+		Linger:    -1,
+		// Each new subscriber is told of, not only the first.
+		Prepare: func(s *zmq4.Socket) error { return s.SetXpubVerbose(1) },
+	})
+	if err != nil {
+		return err
+	}
+	if p.waker, err = p.ctx.NewWaker(); err != nil {
+		return err
+	}
+	p.poller = zmq4.NewPoller()
+	p.poller.Add(p.socket, zmq4.POLLIN)
+	p.poller.Add(p.waker.Socket(), zmq4.POLLIN)
+	return nil
+}
+
+func (p *Publisher) closeSockets() {
+	if p.waker != nil {
+		p.waker.Close()
+	}
+	if p.socket != nil {
+		p.socket.Close()
+	}
+	p.ctx.Close()
+}
+
+// Endpoint is where monitors connect.
+func (p *Publisher) Endpoint() string { return p.endpoint }
+
+// Watched says whether somebody is subscribed.
+func (p *Publisher) Watched() bool { return p.watched.Load() }
+
+// Event tells those who watch. It may be called by any goroutine and never
+// blocks.
+func (p *Publisher) Event(e wire.EventEntry) {
+	if !p.watched.Load() {
+		return
+	}
+	p.mu.Lock()
+	first := len(p.events) == 0
+	if len(p.events) < maxEvents {
+		p.events = append(p.events, e)
+	} else {
+		p.events[p.oldest] = e
+		p.oldest = (p.oldest + 1) % maxEvents
+		p.dropped++
+	}
+	p.mu.Unlock()
+	if first {
+		p.waker.Wake()
+	}
+}
+
+// Close ends it at once: what is unsent is not sent any more.
+func (p *Publisher) Close() {
+	p.closing.Store(true)
+	p.waker.Wake()
+	<-p.done
+}
+
+func (p *Publisher) run() {
+	defer close(p.done)
+	defer p.closeSockets()
+	defer p.watched.Store(false)
+	for !p.closing.Load() {
+		if err := p.turn(); err != nil {
+			if p.cfg.Warn != nil {
+				p.cfg.Warn("monitor", fmt.Sprintf("nothing is published on %s any more: %v", p.endpoint, err))
+			}
+			return
+		}
+	}
+}
+
+// turn waits until something is to be done and does it.
+func (p *Publisher) turn() error {
+	if _, err := sock.Wait(p.poller, p.wait(time.Now())); err != nil {
+		return err
+	}
+	p.waker.Drain()
+	if err := p.subscriptions(); err != nil {
+		return err
+	}
+	now := time.Now()
+	if m := p.answered(); m != nil {
+		p.asking = false
+		if p.Watched() {
+			p.pace.snapshotSent(now, entries(m))
+			return p.send(m)
+		}
+	}
+	if !p.Watched() || p.asking {
+		return nil // what an answer says comes before what happens meanwhile
+	}
+	switch what, _ := p.pace.next(now, p.hasEvents()); what {
+	case sendSnapshot:
+		p.asking = true
+		p.pace.asked()
+		p.cfg.Ask(p.answer)
+	case sendEvent:
+		p.pace.eventSent(now)
+		return p.send(p.takeEvents())
+	}
+	return nil
+}
+
+// wait is for how long there is nothing to do unless somebody wakes.
+func (p *Publisher) wait(now time.Time) time.Duration {
+	if !p.Watched() || p.asking {
+		return -1
+	}
+	_, in := p.pace.next(now, p.hasEvents())
+	return in
+}
+
+// subscriptions reads who came and went. Messages have no topic: only who
+// subscribes to all of them counts.
+func (p *Publisher) subscriptions() error {
+	for range maxSubscriptions {
+		frames, err := sock.Recv(p.socket, 1)
+		switch {
+		case errors.Is(err, sock.ErrAgain):
+			return nil
+		case errors.Is(err, sock.ErrFrames): // means nothing
+		case err != nil:
+			return err
+		case len(frames[0]) == 1 && frames[0][0] == 1:
+			p.watched.Store(true)
+			p.pace.joined(time.Now())
+		case len(frames[0]) == 1 && frames[0][0] == 0: // the last one
+			p.watched.Store(false)
+			p.takeEvents()
+		}
+	}
+	return nil
+}
+
+// answer is what Ask calls, in the program's loop.
+func (p *Publisher) answer(m wire.Message) {
+	p.mu.Lock()
+	p.snapshot = m
+	p.mu.Unlock()
+	p.waker.Wake()
+}
+
+func (p *Publisher) answered() wire.Message {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m := p.snapshot
+	p.snapshot = nil
+	return m
+}
+
+func (p *Publisher) hasEvents() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.events) > 0
+}
+
+// takeEvents is what has happened since it was last called.
+func (p *Publisher) takeEvents() *wire.Event {
+	p.mu.Lock()
+	events, oldest, dropped := p.events, p.oldest, p.dropped
+	p.events, p.oldest, p.dropped = nil, 0, 0
+	p.mu.Unlock()
+	return &wire.Event{
+		Time: wire.StampOf(time.Now()), Kind: p.cfg.Kind, ID: p.cfg.ID, Epoch: p.cfg.Epoch,
+		Events:  append(events[oldest:len(events):len(events)], events[:oldest]...),
+		Dropped: dropped,
+	}
+}
+
+// send hands a message to every subscriber who has room for it.
+func (p *Publisher) send(m wire.Message) error {
+	p.buf = wire.Append(p.buf[:0], m)
+	if err := sock.Send(p.socket, p.buf); err != nil && !errors.Is(err, sock.ErrAgain) {
+		return err
+	}
+	return nil
+}
+
+// entries is how long the lists of a Snapshot are together.
+func entries(m wire.Message) int {
+	switch m := m.(type) {
+	case *wire.Snapshot:
+		return len(m.Requests) + len(m.Queue) + len(m.Senders)
+	case *wire.SenderSnapshot:
+		return len(m.Requests) + len(m.Receivers) + len(m.Staging.Blocked)
+	case *wire.ProxySnapshot:
+		return len(m.Waiting)
+	}
+	return 0
+}
