@@ -323,6 +323,10 @@ func TestValues(t *testing.T) {
 		{"Count", count, "inf", "0"}, {"Count", count, "0", "0"}, {"Count", count, "7", "7"}, {"Count", count, "-1", ""}, {"Count", count, "1.5", ""},
 		{"Int", integer, "1", "1"}, {"Int", integer, "8192", "8192"}, {"Int", integer, "0", ""}, {"Int", integer, "8193", ""}, {"Int", integer, "x", ""},
 		{"Factor", factor, "2.5", "2.5"}, {"Factor", factor, "0", ""}, {"Factor", factor, "-1", ""}, {"Factor", factor, "NaN", ""}, {"Factor", factor, "inf", ""},
+		{"HTTPAddress", HTTPAddress, "127.0.0.1:9100", "127.0.0.1:9100"}, {"HTTPAddress", HTTPAddress, "[::1]:*", "[::1]:0"}, {"HTTPAddress", HTTPAddress, "*:0", ":0"},
+		{"HTTPAddress", HTTPAddress, ":9100", ":9100"}, {"HTTPAddress", HTTPAddress, "localhost:1", "localhost:1"}, {"HTTPAddress", HTTPAddress, "9100", ""},
+		{"HTTPAddress", HTTPAddress, "::1:9100", ""}, {"HTTPAddress", HTTPAddress, "[g::]:1", ""}, {"HTTPAddress", HTTPAddress, "http://h:1", ""},
+		{"HTTPAddress", HTTPAddress, "h:65536", ""}, {"HTTPAddress", HTTPAddress, "h:http", ""}, {"HTTPAddress", HTTPAddress, "a b:1", ""},
 		{"ListOf", list, "shm", "shm"}, {"ListOf", list, "ofi,shm", "ofi+shm"}, {"ListOf", list, "shm,shm", ""}, {"ListOf", list, "", ""}, {"ListOf", list, "tcp", ""},
 	} {
 		got, err := tc.parse(tc.in)

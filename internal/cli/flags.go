@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"math"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -199,6 +200,44 @@ func ListenEndpoint(s string) (string, error) { return s, sock.CheckListen(s) }
 
 // DialEndpoint takes an endpoint to connect to.
 func DialEndpoint(s string) (string, error) { return s, sock.CheckDial(s) }
+
+// HTTPAddress takes an address to serve HTTP on: HOST:PORT, [IPv6]:PORT, or
+// :PORT for every address; port * or 0 is a free one. "none" is none, and gives
+// "".
+func HTTPAddress(s string) (string, error) {
+	if s == "none" || s == "" {
+		return "", nil
+	}
+	if strings.Contains(s, "/") {
+		return "", errors.New("is no address: write HOST:PORT, without http://")
+	}
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return "", errors.New("is no address: write HOST:PORT, [IPv6]:PORT or :PORT")
+	}
+	if host == "*" {
+		host = ""
+	}
+	if port == "*" {
+		port = "0"
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return "", errors.New("has no port from 1 to 65535, nor * for a free one")
+	}
+	if !isHost(host) {
+		return "", fmt.Errorf("has host %q, which is neither a name nor an address", host)
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+// isHost says whether s may be one: an address, a name, or "" for all.
+func isHost(s string) bool {
+	if strings.Contains(s, ":") {
+		ip, err := netip.ParseAddr(s)
+		return err == nil && ip.Is6()
+	}
+	return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("[];@?#", r) })
+}
 
 // IPAddress takes an address, not a name.
 func IPAddress(s string) (string, error) {
