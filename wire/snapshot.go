@@ -102,7 +102,7 @@ type SnapshotSender struct {
 	LeaseLeftMS int64  `json:"lease_left_ms"` // 0 where there is no sender lease
 	Slots       int    `json:"slots"`         // promised to and held by its requests, shared ones included
 	Ready       int64  `json:"ready"`         // of its requests so far
-	Bytes       int64  `json:"bytes"`         // committed by it so far
+	Bytes       int64  `json:"bytes"`         // written by it so far, counted as in Counters
 }
 
 // SnapshotTotals has the true lengths of lists that may be cut.
@@ -127,7 +127,7 @@ type Counters struct {
 	StaleWrites   int64 `json:"stale_writes"`   // commits for requests that had ended
 	BadFrames     int64 `json:"bad_frames"`     // messages that could not be decoded
 	Undeliverable int64 `json:"undeliverable"`  // answers whose peer was gone
-	WrittenChunks int64 `json:"written_chunks"` // committed
+	WrittenChunks int64 `json:"written_chunks"` // committed, or ready and of a sender that never attached
 	WrittenBytes  int64 `json:"written_bytes"`
 	SharedChunks  int64 `json:"shared_chunks"` // not sent because already there
 }

@@ -101,8 +101,10 @@ func (m *Machine) unwait(r *request) batch {
 func (m *Machine) admit(r *request, since Time) {
 	if !r.admitted {
 		r.admitted = true
+		r.admittedAt = m.now
 		if m.cfg.Mode != None {
 			r.promised = r.total
+			r.sender.slots += r.total
 			m.ledger.promised += r.total
 		}
 		if m.cfg.Mode == Serial {
@@ -155,6 +157,8 @@ func (m *Machine) placeChunk(r *request, c *chunk) {
 	if shared {
 		r.shared++
 		r.written++
+		r.wrote(m.now)
+		m.counters.SharedChunks++
 	} else {
 		slot = m.ledger.occupy(c.key, c.length)
 		m.openSlot(slot, r)
@@ -166,6 +170,8 @@ func (m *Machine) placeChunk(r *request, c *chunk) {
 		// For a shared chunk the promised slot is free again.
 		r.promised--
 		m.ledger.promised--
+	} else {
+		r.sender.slots++
 	}
 }
 
@@ -180,6 +186,7 @@ func (m *Machine) endReservation(r *request) {
 
 func (m *Machine) unpromise(r *request) {
 	m.ledger.promised -= r.promised
+	r.sender.slots -= r.promised
 	r.promised = 0
 }
 

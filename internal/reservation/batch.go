@@ -97,6 +97,7 @@ func (m *Machine) open(identity, id string, total int) *request {
 	m.opened++
 	r := &request{
 		id: id, seq: m.opened, sender: s, legacy: !s.attached, total: total, born: m.now, named: m.now,
+		admittedAt: never, firstWrite: never, lastWrite: never, wholeAt: never,
 	}
 	r.timer.fire = r
 	s.requests[r] = struct{}{}
@@ -289,6 +290,7 @@ func (m *Machine) refuse(identity, id string, keys int, r *request, tag Tag, no 
 	if s := m.senders[identity]; s != nil && s.attached {
 		resp.Epoch = m.cfg.Epoch
 	}
+	m.refused[no.code]++
 	m.answer(tag, resp)
 	switch {
 	case r != nil && r.taker == "":

@@ -143,6 +143,13 @@ func (m *Machine) checkRequests() error {
 		if s.attached != (len(s.grants) > 0) {
 			return fmt.Errorf("sender %q: attached %v, grants %v", identity, s.attached, s.grants)
 		}
+		slots := 0
+		for r := range s.requests {
+			slots += r.promised + r.placed
+		}
+		if s.slots != slots {
+			return fmt.Errorf("sender %q: counts %d slots, has %d", identity, s.slots, slots)
+		}
 		for _, w := range s.grants {
 			if m.writers[w] != s {
 				return fmt.Errorf("sender %q: grant %d is not known as its own", identity, w)

@@ -64,6 +64,7 @@ func (m *Machine) answerWaiting(r *request, e ending) {
 		if r.sender.attached {
 			resp.Epoch = m.cfg.Epoch
 		}
+		m.refused[code]++
 		m.answer(b.tag, resp)
 	}
 }
@@ -73,6 +74,7 @@ func (m *Machine) answerWaiting(r *request, e ending) {
 // slot that another request also holds is not revoked while held. A sender that
 // never attached has no access of ours to revoke: free at once."
 func (m *Machine) giveUp(r *request, fence bool) {
+	r.sender.slots -= r.placed
 	var doubtful []int
 	for _, c := range r.chunks {
 		if c.slot == noSlot {

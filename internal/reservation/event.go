@@ -197,6 +197,8 @@ type Record struct {
 	Bytes       int64         // of those chunks
 	Shared      int           // of those chunks, not sent because already there
 	Waited      time.Duration // Admitted, TimedOut: how long it waited for admission
+	Wrote       time.Duration // Ready: since it was admitted
+	Took        time.Duration // Ready and the ends of live requests: since its first batch came
 	Code        wire.Code
 	Reason      string
 	Unread      bool // Expired: it was ready

@@ -13,6 +13,7 @@ type ledger struct {
 	quarantined int
 	written     int // held and committed
 	ready       int // written, and held by a request that is ready
+	peak        int // most that were not free at the end of a Step
 
 	// copies finds a committed slot by what is in it: the first of a list.
 	copies map[content]int32
@@ -56,6 +57,8 @@ func newLedger(slots int) ledger {
 
 func (l *ledger) free() int { return len(l.empty) - l.promised }
 
+func (l *ledger) notePeak() { l.peak = max(l.peak, len(l.slots)-l.free()) }
+
 // occupy puts a chunk into an empty slot.
 func (l *ledger) occupy(key string, length int64) int32 {
 	top := len(l.empty) - 1
@@ -81,11 +84,8 @@ func (l *ledger) share(key string, length int64) (int32, bool) {
 
 // write notes that a slot's chunk is whole.
 func (l *ledger) write(i int32) {
-	s := &l.slots[i]
-	if !s.written {
-		s.written = true
-		l.written++
-	}
+	l.slots[i].written = true
+	l.written++
 }
 
 // offer lets others share a committed slot. "Of several committed copies one

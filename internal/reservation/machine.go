@@ -76,6 +76,7 @@ type Machine struct {
 	timers  timers
 
 	counters wire.Counters
+	refused  map[wire.Code]int64 // batches
 	fx       Effects
 }
 
@@ -104,10 +105,14 @@ type request struct {
 	waiting []batch // batches that wait, in order
 	place   place   // in the queue while waiting is not empty
 
-	born    Time // first batch came
-	named   Time // a message last named it, or it was last answered
-	readyAt Time
-	takenAt Time
+	born       Time // first batch came
+	named      Time // a message last named it, or it was last answered
+	admittedAt Time // this and the three below may be never
+	firstWrite Time // of a chunk, or one was shared
+	lastWrite  Time
+	wholeAt    Time // it became ready
+	readyAt    Time // it waits for a decoder from here
+	takenAt    Time
 
 	timer timer
 }
@@ -121,6 +126,9 @@ type chunk struct {
 
 const noSlot = -1
 
+// never is the time of what has not happened.
+const never Time = -1
+
 // sender is who is attached or has live requests.
 type sender struct {
 	identity string
@@ -131,7 +139,10 @@ type sender struct {
 	grants   []uint64 // under which it may write, the current one last; empty when not attached
 	heard    Time
 	requests map[*request]struct{}
-	queued   int // of those, waiting
+	queued   int   // of those, waiting
+	slots    int   // promised to them and held by them, shared ones included
+	ready    int64 // requests of it that became ready
+	bytes    int64 // written by it
 	timer    timer
 }
 
@@ -157,6 +168,7 @@ func New(cfg Config) *Machine {
 		writers: make(map[uint64]*sender),
 		ended:   newMemory(cfg.Remember),
 		fences:  newFences(),
+		refused: make(map[wire.Code]int64),
 	}
 }
 
@@ -204,6 +216,7 @@ func (m *Machine) Step(now Time, ev Event) *Effects {
 	// Whatever frees slots re-runs admission: here, after every event, so that
 	// none is forgotten.
 	m.admitWaiting()
+	m.ledger.notePeak()
 	return &m.fx
 }
 
@@ -241,6 +254,13 @@ func (m *Machine) record(r *request, rec Record) {
 	rec.TotalChunks = uint64(r.total)
 	rec.Bytes = r.bytes
 	rec.Shared = r.shared
+	switch {
+	case rec.Kind == Ready:
+		rec.Wrote = m.now - r.admittedAt
+		rec.Took = m.now - r.born
+	case rec.Kind > Ready:
+		rec.Took = m.now - r.born
+	}
 	m.emit(rec)
 }
 

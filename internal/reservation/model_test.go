@@ -24,6 +24,8 @@ type model struct {
 	fenced    []*mFence
 	region    map[int]int // of a slot, where not 0
 	counters  wire.Counters
+	peak      int
+	did       map[string]*mDid // by sender
 
 	// What the last event must have brought about.
 	wants   []*want
@@ -77,6 +79,7 @@ type mReq struct {
 	named      Time
 	readyAt    Time
 	takenAt    Time
+	life       [4]Time // admitted, first and last write, first ready; 0: not yet
 }
 
 type mSender struct {
@@ -85,6 +88,9 @@ type mSender struct {
 	grants []uint64 // all that may still write
 	heard  Time
 }
+
+// mDid is what a sender has done since it first had something or attached.
+type mDid struct{ ready, bytes int64 }
 
 type mEnded struct {
 	sender, id string
@@ -127,7 +133,7 @@ type want struct {
 }
 
 func newModel(cfg Config) *model {
-	return &model{cfg: cfg, region: map[int]int{}}
+	return &model{cfg: cfg, region: map[int]int{}, did: map[string]*mDid{}}
 }
 
 // --- counting ---
@@ -293,6 +299,35 @@ func (md *model) step(now Time, ev Event, fx *Effects) {
 		md.expire()
 	}
 	md.admission()
+	md.peak = max(md.peak, md.cfg.Slots-md.free())
+	for id := range md.did {
+		if md.sender(id) == nil && !slices.ContainsFunc(md.live, func(r *mReq) bool { return r.sender == id }) {
+			delete(md.did, id)
+		}
+	}
+}
+
+// didOf is what a sender has done.
+func (md *model) didOf(sender string) *mDid {
+	if md.did[sender] == nil {
+		md.did[sender] = &mDid{}
+	}
+	return md.did[sender]
+}
+
+// wrote counts a chunk of r's that is now whole.
+func (md *model) wrote(r *mReq, c *mChunk) {
+	md.didOf(r.sender).bytes += c.length
+	md.counters.WrittenChunks++
+	md.counters.WrittenBytes += c.length
+	r.wroteAt(md.now)
+}
+
+func (r *mReq) wroteAt(now Time) {
+	if r.life[1] == 0 {
+		r.life[1] = now
+	}
+	r.life[2] = now
 }
 
 // renew: any message of an attached sender renews what it has.
@@ -591,6 +626,7 @@ func (md *model) admitOne() bool {
 func (md *model) admit(r *mReq) {
 	if !r.admitted {
 		r.admitted = true
+		r.life[0] = md.now
 		if md.cfg.Mode != None {
 			r.promised = r.total
 		}
@@ -640,6 +676,8 @@ func (md *model) allocate(r *mReq, b mBatch) {
 			r.chunks = append(r.chunks, same[0])
 			same[0].holders = append(same[0].holders, r)
 			r.shared++
+			md.counters.SharedChunks++
+			r.wroteAt(md.now)
 			if len(same) > 1 {
 				md.choices = append(md.choices, mChoice{r, same})
 			}
@@ -666,8 +704,15 @@ func (md *model) maybeReady(r *mReq) {
 			return
 		}
 	}
+	for _, c := range r.chunks {
+		if !c.committed {
+			md.wrote(r, c)
+		}
+	}
 	r.ready = true
 	r.readyAt = md.now
+	r.life[3] = md.now
+	md.didOf(r.sender).ready++
 	md.rec(r, Record{Kind: Ready})
 }
 
@@ -717,6 +762,9 @@ func (md *model) commit(ev Commit) {
 	}
 	for i, c := range found {
 		if !c.legacy { // counts as written already
+			if !c.committed {
+				md.wrote(r, c)
+			}
 			c.committed, c.crc = true, q.CRCs[i]
 		}
 	}
@@ -1071,6 +1119,12 @@ func (md *model) timeOut(r *mReq) {
 func (md *model) rec(r *mReq, rec Record) {
 	rec.ReqID, rec.Sender = r.id, r.sender
 	rec.Chunks, rec.TotalChunks, rec.Bytes, rec.Shared = len(r.chunks), uint64(r.total), r.bytes(), r.shared
+	if rec.Kind == Ready {
+		rec.Wrote = md.now - r.life[0]
+	}
+	if rec.Kind >= Ready {
+		rec.Took = md.now - r.born
+	}
 	md.count(rec)
 }
 
@@ -1370,7 +1424,7 @@ func (md *model) compareFences(fx *Effects) error {
 func (md *model) compareSnapshot(snap *wire.Snapshot) error {
 	slots := wire.SnapshotSlots{
 		Total: md.cfg.Slots, Promised: md.promised(), Held: len(md.chunksHeld()), Quarantined: len(md.fenced),
-		Free: md.free(), Bytes: md.cfg.SlotBytes,
+		Free: md.free(), Peak: md.peak, Bytes: md.cfg.SlotBytes,
 	}
 	for _, c := range md.chunksHeld() {
 		written, ready := c.committed, false
@@ -1412,7 +1466,12 @@ func (md *model) compareRequests(snap *wire.Snapshot) error {
 		expect := wire.SnapshotRequest{
 			ReqID: r.id, Sender: r.sender, State: r.state(), TotalChunks: r.total, Allocated: len(r.chunks),
 			Written: r.written(), Shared: r.shared, Bytes: r.bytes(),
-			AgeMS: (md.now - r.born).Milliseconds(), IdleMS: got.IdleMS,
+			AgeMS: (md.now - r.born).Milliseconds(), IdleMS: got.IdleMS, Taken: r.taker != "",
+		}
+		for i, ms := range []*int64{&expect.AdmittedMS, &expect.FirstWriteMS, &expect.LastWriteMS, &expect.ReadyMS} {
+			if *ms = -1; r.life[i] != 0 {
+				*ms = (r.life[i] - r.born).Milliseconds()
+			}
 		}
 		if got != expect {
 			return fmt.Errorf("request %+v, expected %+v", got, expect)
@@ -1443,12 +1502,15 @@ func (md *model) compareSenders(snap *wire.Snapshot) error {
 		if md.cfg.Lease > 0 {
 			left = max(0, (s.heard + md.cfg.Lease - md.now).Milliseconds())
 		}
-		expect[s.id] = wire.SnapshotSender{Sender: s.id, Attached: true, LeaseLeftMS: left}
+		did := md.didOf(s.id)
+		expect[s.id] = wire.SnapshotSender{Sender: s.id, Attached: true, LeaseLeftMS: left, Ready: did.ready, Bytes: did.bytes}
 	}
 	for _, r := range md.live {
 		s := expect[r.sender]
 		s.Sender = r.sender
+		s.Ready, s.Bytes = md.didOf(r.sender).ready, md.didOf(r.sender).bytes
 		s.Requests++
+		s.Slots += r.promised + len(r.chunks)
 		if len(r.waiting) > 0 {
 			s.Queued++
 		}

@@ -17,15 +17,15 @@ func (m *Machine) readyIfWhole(r *request) {
 	}
 	if r.legacy {
 		for _, c := range r.chunks {
-			m.ledger.write(c.slot)
+			m.writeSlot(r, c.slot)
 		}
-		r.written = len(r.chunks)
 	}
 	if r.written < len(r.chunks) {
 		return
 	}
 	r.ready = true
-	r.readyAt = m.now
+	r.readyAt, r.wholeAt = m.now, m.now
+	r.sender.ready++
 	for _, c := range r.chunks {
 		m.ledger.markReady(c.slot, 1)
 	}
@@ -60,10 +60,31 @@ func (m *Machine) write(r *request, req *wire.CommitRequest) {
 		}
 		s.crc, s.committed = req.CRCs[i], true
 		m.shutSlot(int32(n))
-		m.ledger.write(int32(n))
+		m.writeSlot(r, int32(n))
 		m.ledger.offer(int32(n))
-		r.written++
 	}
+}
+
+// writeSlot notes that a chunk of r's is whole, if it was not.
+func (m *Machine) writeSlot(r *request, i int32) {
+	s := &m.ledger.slots[i]
+	if s.written {
+		return
+	}
+	m.ledger.write(i)
+	r.written++
+	r.wrote(m.now)
+	r.sender.bytes += s.length
+	m.counters.WrittenChunks++
+	m.counters.WrittenBytes += s.length
+}
+
+// wrote notes when a chunk of r's was written.
+func (r *request) wrote(now Time) {
+	if r.firstWrite == never {
+		r.firstWrite = now
+	}
+	r.lastWrite = now
 }
 
 func (m *Machine) checkCommit(ev Commit) (*request, *refusal) {

@@ -14,17 +14,31 @@ func (m *Machine) Snapshot(now Time) wire.Snapshot {
 	m.advance(now)
 	l := &m.ledger
 	return wire.Snapshot{
-		Kind: "receiver", Epoch: m.cfg.Epoch, Admission: m.cfg.Mode.String(),
+		Kind: wire.KindReceiver, Epoch: m.cfg.Epoch, Admission: m.cfg.Mode.String(),
 		Slots: wire.SnapshotSlots{
 			Total: len(l.slots), Promised: l.promised, Held: l.held, Written: l.written, Ready: l.ready,
-			Quarantined: l.quarantined, Free: l.free(), Bytes: m.cfg.SlotBytes,
+			Quarantined: l.quarantined, Free: l.free(), Peak: l.peak, Bytes: m.cfg.SlotBytes,
 		},
 		Requests: m.snapshotRequests(),
 		Queue:    m.snapshotQueue(),
 		Senders:  m.snapshotSenders(),
 		Totals:   wire.SnapshotTotals{Requests: len(m.live), Queue: m.queue.size, Senders: len(m.senders)},
 		Counters: m.counters,
+		Limits: wire.SnapshotLimits{
+			AdmitTimeoutMS: m.cfg.AdmitTimeout.Milliseconds(), LeaseMS: m.cfg.Lease.Milliseconds(),
+			LegacyLeaseMS: m.cfg.LegacyLease.Milliseconds(), ReadyTTLMS: m.cfg.ReadyTTL.Milliseconds(),
+			Overtake: m.cfg.Overtake, QueueLimit: m.cfg.QueueLimit, QueueBytes: m.cfg.QueueBytes,
+		},
+		Refusals: m.snapshotRefusals(),
 	}
+}
+
+func (m *Machine) snapshotRefusals() map[string]int64 {
+	refused := make(map[string]int64, len(m.refused))
+	for code, n := range m.refused {
+		refused[string(code)] = n
+	}
+	return refused
 }
 
 func (m *Machine) snapshotRequests() []wire.SnapshotRequest {
@@ -37,9 +51,19 @@ func (m *Machine) snapshotRequests() []wire.SnapshotRequest {
 			ReqID: r.id, Sender: r.sender.display(), State: r.state(), TotalChunks: r.total,
 			Allocated: r.placed, Written: r.written, Shared: r.shared, Bytes: r.bytes,
 			AgeMS: (m.now - r.born).Milliseconds(), IdleMS: (m.now - r.named).Milliseconds(),
+			Taken:      r.taker != "",
+			AdmittedMS: r.age(r.admittedAt), FirstWriteMS: r.age(r.firstWrite), LastWriteMS: r.age(r.lastWrite), ReadyMS: r.age(r.wholeAt),
 		})
 	}
 	return list
+}
+
+// age is how old r was at a time, in milliseconds, -1 if that was never.
+func (r *request) age(at Time) int64 {
+	if at == never {
+		return -1
+	}
+	return (at - r.born).Milliseconds()
 }
 
 // state is a live request's place in the picture of its life.
@@ -79,7 +103,10 @@ func (m *Machine) snapshotSenders() []wire.SnapshotSender {
 		if len(list) == wire.MaxSnapshotList {
 			break
 		}
-		one := wire.SnapshotSender{Sender: s.display(), Requests: len(s.requests), Queued: s.queued, Attached: s.attached, Engine: s.engine}
+		one := wire.SnapshotSender{
+			Sender: s.display(), Requests: len(s.requests), Queued: s.queued, Attached: s.attached, Engine: s.engine,
+			Slots: s.slots, Ready: s.ready, Bytes: s.bytes,
+		}
 		if s.attached && m.cfg.Lease > 0 {
 			one.LeaseLeftMS = max(0, s.heard+m.cfg.Lease-m.now).Milliseconds()
 		}

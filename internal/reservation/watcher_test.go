@@ -2,6 +2,8 @@ package reservation
 
 import (
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 
@@ -27,6 +29,9 @@ type watcher struct {
 	opened map[int]opening     // by slot, what the last Step opened
 	news   []memoryPlace       // what its answers told somebody of for the first time
 	last   wire.Counters
+	peak   int
+	// refused counts the batches that were refused, by code.
+	refused map[string]int64
 }
 
 // memoryPlace is a slot and where its memory is.
@@ -63,7 +68,7 @@ func newWatcher(cfg Config) watcher {
 	return watcher{
 		cfg: cfg, open: map[Tag]bool{}, alive: map[string]*seen{}, ended: map[string]Time{},
 		places: map[memoryPlace]writing{}, region: map[int]int{}, grants: map[string][]uint64{},
-		owner: map[uint64]string{}, doors: map[int]uint64{},
+		owner: map[uint64]string{}, doors: map[int]uint64{}, refused: map[string]int64{},
 	}
 }
 
@@ -234,8 +239,16 @@ func (v *watcher) ledger(snap *wire.Snapshot) error {
 		return fmt.Errorf("mode none promises %d", s.Promised)
 	}
 	was, is := v.last, snap.Counters
-	if is.Admitted < was.Admitted || is.Released < was.Released || is.Ready < was.Ready || is.Expired < was.Expired {
-		return fmt.Errorf("counters fell from %+v to %+v", was, is)
+	for i, a, b := 0, reflect.ValueOf(was), reflect.ValueOf(is); i < a.NumField(); i++ {
+		if b.Field(i).Int() < a.Field(i).Int() {
+			return fmt.Errorf("counters fell from %+v to %+v", was, is)
+		}
+	}
+	if s.Peak < v.peak || s.Peak < s.Total-s.Free {
+		return fmt.Errorf("peak %d, was %d: %+v", s.Peak, v.peak, s)
+	}
+	if v.peak = s.Peak; !maps.Equal(snap.Refusals, v.refused) {
+		return fmt.Errorf("refusals %v, expected %v", snap.Refusals, v.refused)
 	}
 	if len(snap.Requests) == 0 && (s.Promised != 0 || s.Held != 0 || len(snap.Queue) != 0) {
 		return fmt.Errorf("no request lives and %+v is left", s)
@@ -254,6 +267,9 @@ func (v *watcher) answer(t *tag, msg any, fx *Effects) error {
 		}
 		if t.op.verb == "alloc" && msg.Code == "" {
 			return v.granted(t, msg, fx)
+		}
+		if t.op.verb == "alloc" || t.op.verb == "malformed" {
+			v.refused[string(msg.Code)]++
 		}
 	case *wire.CommitResponse:
 		if _, again := t.op.opt("again"); again || msg.Code != "" {
