@@ -33,11 +33,14 @@ func TestRecvSoon(t *testing.T) {
 
 	r := &Receiver{}
 	began := time.Now()
-	if _, err := r.recvSoon(in, 1); !errors.Is(err, sock.ErrAgain) || time.Since(began) < busyWait {
-		t.Fatalf("nothing was sent: %v after %v", err, time.Since(began))
+	_, err = r.recvSoon(in, 1)
+	if took := time.Since(began); !errors.Is(err, sock.ErrAgain) || r.lull > took {
+		t.Fatalf("nothing was sent: %v after %v, counted as %v", err, took, r.lull)
 	}
-	if r.lull < busyWait {
-		t.Errorf("the lull was %v, counted as %v", busyWait, r.lull)
+	// Not as long as busyWait: ZeroMQ counts whole milliseconds, and a signal,
+	// of which Go sends itself some, ends the wait.
+	if r.lull < spinFor {
+		t.Errorf("waited %v", r.lull)
 	}
 	for i := range 3 {
 		if _, err := out.SendBytes([]byte{byte(i)}, 0); err != nil {
