@@ -1,0 +1,112 @@
+package top
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+// eventTable lists the events, newest first. src is whose they are; -1: of all.
+func (m *Model) eventTable(src int, events []entry) *table {
+	at := func(row int) *entry { return &events[len(events)-1-row] }
+	t := &table{
+		name: "EVENTS", empty: "nothing has happened yet", rows: len(events), sort: -1, nameless: true,
+		key: func(row int) string { return strconv.Itoa(at(row).src) + "/" + strconv.FormatInt(at(row).seq, 10) },
+		has: func(row int, what string) bool { return at(row).has(what) },
+		open: func(row int) {
+			if id := at(row).req; id != "" {
+				m.detail = m.detailOf(at(row).src, id)
+			}
+		},
+		cols: []column{
+			{name: "TIME", wide: 12, left: true, cell: func(row, _ int) span {
+				return span{at(row).time.UTC().Format("15:04:05.000"), faint}
+			}},
+			{name: "LEVEL", wide: 4, left: true, cell: func(row, _ int) span {
+				if at(row).bad {
+					return span{"WARN", bad}
+				}
+				return span{"INFO", plain}
+			}},
+			{name: "EVENT", wide: 20, grow: 1, most: 10_000, left: true, cell: func(row, w int) span {
+				return span{head(m.say(at(row), w), w), plain}
+			}},
+		},
+	}
+	if src < 0 {
+		who := column{name: "WHO", wide: 12, left: true, cell: func(row, _ int) span { return m.foreign(m.idOf(at(row).src)) }}
+		t.cols = slices.Insert(t.cols, 2, who)
+	}
+	return t
+}
+
+// idOf names a source.
+func (m *Model) idOf(i int) string {
+	v := m.view(i)
+	if v.frame != nil && v.frame.life.id != "" {
+		return v.frame.life.id
+	}
+	return v.endpoint
+}
+
+// has is for the filter.
+func (e *entry) has(what string) bool {
+	if e.wire == nil {
+		return contains(what, e.req, e.text)
+	}
+	return contains(what, e.req, e.wire.Event, e.wire.Sender, e.wire.Code, e.wire.Reason)
+}
+
+// say is an event in words; the request stands first and is shortened so that
+// the words are seen.
+func (m *Model) say(e *entry, w int) string {
+	c := func(s string) string { return clean(s, m.opts.ASCII) }
+	var id string
+	if e.req != "" {
+		id = m.glyphs.shorten(c(e.req), max(w/3, 10)) + " "
+	}
+	if e.wire == nil {
+		return id + c(e.text)
+	}
+	return id + c(eventWords(e.wire, m.units))
+}
+
+// eventWords says what has happened, without to whom.
+func eventWords(e *wire.EventEntry, u units) string {
+	n := strconv.FormatUint(e.TotalChunks, 10)
+	var s string
+	switch e.Event {
+	case "queued":
+		s = fmt.Sprintf("queued for %s slots", n)
+	case "admitted":
+		s = fmt.Sprintf("admitted with %s slots", n)
+		if e.WaitedMS >= 1 {
+			s += ", waited " + millis(e.WaitedMS)
+		}
+	case "allocated":
+		s = fmt.Sprintf("allocated: all %s chunks have a slot", n)
+	case "ready":
+		s = fmt.Sprintf("ready after %s, %d chunks, %s", millis(e.TookMS), e.Chunks, u.bytes(float64(e.Bytes)))
+	case "released":
+		s = fmt.Sprintf("released %d slots after %s", e.Chunks, millis(e.TookMS))
+	case "timed_out":
+		s = "timed out, waited " + millis(e.WaitedMS)
+	default:
+		s = e.Event
+		if e.TookMS > 0 {
+			s += " after " + millis(e.TookMS)
+		}
+	}
+	if e.Code != "" {
+		s += " " + e.Code
+	}
+	if e.Reason != "" {
+		s += ": " + e.Reason
+	}
+	if e.Sender != "" {
+		s += " (" + e.Sender + ")"
+	}
+	return s
+}

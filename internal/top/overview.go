@@ -1,0 +1,182 @@
+package top
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// overviewTop is the line above the overview.
+func (m *Model) overviewTop() []line {
+	var live, stale, waits int
+	var newest time.Time
+	for i := range m.sources {
+		v := m.view(i)
+		switch {
+		case v.status.State == Stale:
+			stale++
+		case v.frame == nil:
+			waits++
+		default:
+			live++
+		}
+		if v.frame != nil && v.frame.life.time.After(newest) {
+			newest = v.frame.life.time
+		}
+	}
+	l := line{{"pd-top", strong}, {fmt.Sprintf("  %d endpoints  every %s", len(m.sources), shortDuration(m.delay)), plain}}
+	right := text(clock(newest)).add(good, fmt.Sprintf("  %d LIVE", live))
+	if stale > 0 {
+		right = right.add(bad, fmt.Sprintf("  %d STALE", stale))
+	}
+	if waits > 0 {
+		right = right.add(warn, fmt.Sprintf("  %d WAITING", waits))
+	}
+	if m.frozen != nil {
+		right = right.add(warn, "  PAUSED")
+	}
+	return []line{spread(l, right, m.w)}
+}
+
+// summary is a source in one line.
+type summary struct {
+	kind, id, state string
+	style           style
+	part, all       int // slots in use
+	queue, blocked  int64
+	rate            string
+	perSecond       float64
+	oldest          int64
+	note            string
+}
+
+func (m *Model) summary(i int) summary {
+	v := m.view(i)
+	s := summary{kind: "-", id: "-", rate: "-", queue: -1, blocked: -1, oldest: -1}
+	s.state, s.style = v.word(m.now)
+	f := v.frame
+	if f == nil {
+		s.note = v.status.Err
+		return s
+	}
+	s.kind, s.id = strings.Replace(f.life.kind, "receiver", "recv", 1), f.life.id
+	s.oldest = f.oldest
+	s.perSecond, s.rate = f.rates.bytes, m.byteRate(f.rates, f.rates.bytes)
+	var notes []string
+	switch {
+	case f.recv != nil:
+		s.part, s.all = f.recv.Slots.Total-f.recv.Slots.Free, f.recv.Slots.Total
+		s.queue, s.blocked = int64(f.recv.Totals.Queue), int64(f.recv.Totals.Queue)
+		if f.stalled > 0 {
+			notes = append(notes, fmt.Sprintf("%d STALLED", f.stalled))
+		}
+		if f.unread > 0 {
+			notes = append(notes, fmt.Sprintf("%d UNREAD", f.unread))
+		}
+		if q := f.recv.Slots.Quarantined; q > 0 {
+			notes = append(notes, fmt.Sprintf("%d QUARANTINED", q))
+		}
+		if len(f.recv.Queue) > 0 {
+			notes = append(notes, fmt.Sprintf("first needs %d, lacks %d", f.recv.Queue[0].Need, f.recv.Queue[0].Lacks))
+		}
+	case f.send != nil:
+		s.kind = "send"
+		s.part, s.all = f.send.Staging.Used, f.send.Staging.Total
+		s.queue, s.blocked = int64(f.need), int64(f.send.Totals.Blocked)
+		for _, l := range f.send.Receivers {
+			if l.State != "attached" {
+				notes = append(notes, strings.TrimPrefix(l.Endpoint, "tcp://")+" "+strings.ToUpper(l.State))
+			}
+		}
+		if n := f.send.Counters.Failed; n > 0 {
+			notes = append(notes, fmt.Sprintf("%s failed", m.units.count(n)))
+		}
+	default:
+		s.queue = int64(f.proxy.Pending)
+		s.perSecond, s.rate = f.rates.ready, m.rate(f.rates, f.rates.ready)
+		if n := f.proxy.Counters.Failed; n > 0 {
+			notes = append(notes, fmt.Sprintf("%s failed", m.units.count(n)))
+		}
+	}
+	if v.status.State == Stale {
+		notes = append([]string{"last heard " + clock(f.life.time)}, notes...)
+	}
+	s.note = strings.Join(notes, ", ")
+	return s
+}
+
+// known is a count, or "-" where there is none.
+func known(n int64, st style) span {
+	switch {
+	case n < 0:
+		return span{"-", faint}
+	case n == 0:
+		return span{"0", plain}
+	}
+	return span{commas(n), st}
+}
+
+func (m *Model) overviewTables() []*table {
+	all := make([]summary, len(m.sources))
+	for i := range all {
+		all[i] = m.summary(i)
+	}
+	at := func(row int) *summary { return &all[row] }
+	endpoint := func(row int) string { return strings.TrimPrefix(m.opts.Endpoints[row], "tcp://") }
+	used := func(row int) float64 { return ratio(at(row).part, at(row).all) }
+	t := &table{
+		name: "ENDPOINTS", empty: "none", rows: len(all), sort: 0,
+		key: func(row int) string { return m.opts.Endpoints[row] },
+		has: func(row int, what string) bool {
+			return contains(what, at(row).kind, at(row).id, endpoint(row), at(row).state, at(row).note)
+		},
+		open: func(row int) { m.show(row) },
+		cols: []column{
+			{name: "#", wide: 3, cell: func(row, _ int) span { return number(int64(row + 1)) }, cmp: by(func(row int) int { return row })},
+			{name: "KIND", wide: 5, left: true, cell: func(row, _ int) span { return m.foreign(at(row).kind) },
+				cmp: by(func(row int) string { return at(row).kind })},
+			{name: "ID", wide: 10, grow: 1, most: 24, left: true, cell: func(row, _ int) span { return span{clean(at(row).id, m.opts.ASCII), strong} },
+				cmp: by(func(row int) string { return at(row).id })},
+			{name: "ENDPOINT", wide: 14, grow: 1, most: 32, left: true, drop: 3, cell: func(row, _ int) span { return m.foreign(endpoint(row)) },
+				cmp: by(endpoint)},
+			{name: "STATE", wide: 9, left: true, cell: func(row, _ int) span { return span{at(row).state, at(row).style} },
+				cmp: by(func(row int) string { return at(row).state })},
+			{name: "HELD", wide: 5, cell: func(row, _ int) span {
+				st := plain
+				if used(row) >= 0.95 {
+					st = warn
+				}
+				return span{percent(at(row).part, at(row).all), st}
+			}, cmp: by(used), desc: true},
+			{name: "QUEUE", wide: 6, cell: func(row, _ int) span { return known(at(row).queue, warn) },
+				cmp: by(func(row int) int64 { return at(row).queue }), desc: true},
+			{name: "BLOCKED", wide: 7, drop: 1, cell: func(row, _ int) span { return known(at(row).blocked, bad) },
+				cmp: by(func(row int) int64 { return at(row).blocked }), desc: true},
+			{name: "RATE", wide: 11, cell: func(row, _ int) span { return span{at(row).rate, plain} },
+				cmp: by(func(row int) float64 { return at(row).perSecond }), desc: true},
+			{name: "OLDEST", wide: 7, drop: 2, cell: func(row, _ int) span {
+				if at(row).oldest < 0 {
+					return span{"-", faint}
+				}
+				return span{whole(at(row).oldest), plain}
+			}, cmp: by(func(row int) int64 { return at(row).oldest }), desc: true},
+			{name: "NOTE", wide: 12, grow: 2, most: 200, left: true, drop: 4, cell: func(row, _ int) span {
+				return span{clean(at(row).note, m.opts.ASCII), bad}
+			}},
+		},
+	}
+	return []*table{t, m.eventTable(-1, m.allEvents())}
+}
+
+// allEvents are the newest of all sources, by time.
+func (m *Model) allEvents() []entry {
+	const each = 200
+	var all []entry
+	for i := range m.sources {
+		e := m.view(i).events
+		all = append(all, e[max(len(e)-each, 0):]...)
+	}
+	slices.SortStableFunc(all, func(a, b entry) int { return a.time.Compare(b.time) })
+	return all
+}

@@ -1,0 +1,617 @@
+package top
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+const labelWide = 8 // of what stands at the left of a line of figures
+
+func label(s string) line { return line{{pad(s, labelWide, true), strong}} }
+
+// receiverFigures are the lines above a receiver's tables.
+func (m *Model) receiverFigures(f *frame, w, h int) []line {
+	s := f.recv
+	lines := []line{
+		m.bufferLine(&s.Slots, w),
+		m.gaugeLine(&s.Slots, w),
+		m.throughputLine("Write", f, s.Counters.WrittenBytes, w),
+		m.admitLine(f, w),
+		m.readyLine(f, w),
+	}
+	if h >= 26 {
+		lines = append(lines, m.endedLine(s, w), m.faultsLine(s, w))
+	}
+	return lines
+}
+
+// part is one of the kinds of slots; they add up to the whole buffer.
+type part struct {
+	name, short, glyph string
+	slots              int
+	style              style
+}
+
+func (m *Model) parts(s *wire.SnapshotSlots) []part {
+	g := m.glyphs
+	return []part{
+		{"ready", "R", g.ready, s.Ready, info},
+		{"written", "w", g.written, s.Written - s.Ready, good},
+		{"held", "h", g.held, s.Held - s.Written, warn},
+		{"promised", "p", g.promised, s.Promised, plain},
+		{"quarantined", "q", g.quarantined, s.Quarantined, bad},
+		{"free", "f", g.free, s.Free, faint},
+	}
+}
+
+// bufferLine is the legend of the gauge with its numbers.
+func (m *Model) bufferLine(s *wire.SnapshotSlots, w int) line {
+	size := fmt.Sprintf("%s x %s", m.units.count(int64(s.Total)), m.units.bytes(float64(s.Bytes)))
+	whole := size + " = " + m.units.bytes(float64(s.Total)*float64(s.Bytes))
+	var long, brief line
+	for _, p := range m.parts(s) {
+		if p.name == "quarantined" && p.slots == 0 {
+			continue // rare, and trouble when it is not
+		}
+		n := m.units.count(int64(p.slots))
+		long = long.add(p.style, "  "+p.glyph+" "+p.name+" ").add(plain, n)
+		brief = brief.add(p.style, " "+p.glyph+p.name[:1]).add(plain, n)
+	}
+	peak := fmt.Sprintf("  %s peak %s", m.glyphs.peak, m.units.count(int64(s.Peak)))
+	l := label("Buffer")
+	return widest(w,
+		spread(l.add(plain, whole), long.add(plain, peak), max(w, len(whole)+labelWide+1+long.width()+width(peak))),
+		spread(l.add(plain, size), long.add(plain, peak), max(w, len(size)+labelWide+1+long.width()+width(peak))),
+		spread(l.add(plain, size), long, max(w, len(size)+labelWide+1+long.width())),
+		spread(l, long, max(w, labelWide+long.width())),
+		l.join(brief),
+	)
+}
+
+// gaugeLine is the whole buffer as a bar. What is there at all is seen: a part
+// has at least one column.
+func (m *Model) gaugeLine(s *wire.SnapshotSlots, w int) line {
+	used := pad(percent(s.Total-s.Free, s.Total), 4, false) + " used"
+	n := w - 2 - width(used) - 1
+	parts := m.parts(s)
+	sizes := make([]int, len(parts))
+	for i, p := range parts {
+		sizes[i] = p.slots
+	}
+	l := text("[")
+	at := 0
+	peak := -1
+	if s.Total > 0 && s.Peak > s.Total-s.Free {
+		peak = min(s.Peak*n/s.Total, n-1)
+	}
+	for i, k := range share(sizes, n) {
+		p := parts[i]
+		if peak >= at && peak < at+k {
+			l = l.add(p.style, strings.Repeat(p.glyph, peak-at)).add(plain, m.glyphs.peak).add(p.style, strings.Repeat(p.glyph, at+k-peak-1))
+		} else {
+			l = l.add(p.style, strings.Repeat(p.glyph, k))
+		}
+		at += k
+	}
+	return l.add(plain, strings.Repeat(" ", max(n-at, 0))+"]").add(strong, used)
+}
+
+// share divides n columns among sizes: to each that is not 0 at least one, the
+// rest in proportion, n in all.
+func share(sizes []int, n int) []int {
+	out := make([]int, len(sizes))
+	total, left := 0, n
+	for _, s := range sizes {
+		total += max(s, 0)
+	}
+	if total == 0 || n <= 0 {
+		return out
+	}
+	for i, s := range sizes {
+		if s > 0 && left > 0 {
+			out[i] = max(s*n/total, 1)
+		}
+	}
+	sum := 0
+	for _, k := range out {
+		sum += k
+	}
+	// What rounding has taken or given goes to, or comes from, the greatest.
+	for ; sum != n; sum += sign(n - sum) {
+		out[slices.Index(out, slices.Max(out))] += sign(n - sum)
+	}
+	return out
+}
+
+func sign(n int) int {
+	if n < 0 {
+		return -1
+	}
+	return 1
+}
+
+// throughputLine is bytes, or requests, by wall clock: now, the last seconds,
+// the last minute, and the most that was seen.
+func (m *Model) throughputLine(name string, f *frame, total int64, w int) line {
+	say := m.units.bytes
+	unit := "/s"
+	if f.proxy != nil {
+		say = func(v float64) string { return strings.TrimSuffix(m.units.perSecond(v), "/s") }
+	}
+	now, avg, peak := "-", "-", "-"
+	if f.rates.known {
+		now, peak = say(f.rates.bytes)+unit, say(f.rates.peak)+unit
+		if f.proxy != nil {
+			now = say(f.rates.ready) + unit
+		}
+	}
+	if f.rates.avgKnown {
+		avg = say(f.rates.avg) + unit
+	}
+	all := say(float64(total))
+	if f.proxy != nil {
+		all = m.units.count(total)
+	}
+	if m.totals {
+		now = all
+	}
+	l := label(name).add(strong, pad(now, 12, false)).add(plain, " ")
+	full := fmt.Sprintf("  1m avg %s  peak %s  total %s", pad(avg, 10, false), pad(peak, 10, false), pad(all, 9, false))
+	right := text(full)
+	if w < 96 {
+		right = text(fmt.Sprintf("  1m avg %s  peak %s", pad(avg, 10, false), pad(peak, 10, false)))
+	}
+	if w < 76 {
+		right = text("  peak " + pad(peak, 10, false))
+	}
+	return spread(l.add(good, m.sparkline(f.spark, w-l.width()-right.width())), right, w)
+}
+
+// sparkline draws the last seconds, newest at the right, as high as the
+// greatest that is shown.
+func (m *Model) sparkline(v []float64, w int) string {
+	if w <= 0 {
+		return ""
+	}
+	v = v[max(len(v)-w, 0):]
+	most := 0.0
+	for _, x := range v {
+		if x > most {
+			most = x
+		}
+	}
+	var b strings.Builder
+	b.WriteString(strings.Repeat(" ", w-len(v)))
+	ramp := m.glyphs.ramp
+	for _, x := range v {
+		switch {
+		case math.IsNaN(x):
+			b.WriteByte(' ')
+		case x <= 0:
+			b.WriteString(ramp[0])
+		default:
+			b.WriteString(ramp[min(1+int(x/most*float64(len(ramp)-1)), len(ramp)-1)])
+		}
+	}
+	return b.String()
+}
+
+// took is a line of percentiles, of the last minute.
+func took(what string, s wire.SnapshotWait) string {
+	return fmt.Sprintf("%s p50 %s  p99 %s  max %s", what, pad(millis(s.P50), 6, true), pad(millis(s.P99), 6, true), pad(millis(s.Max), 6, true))
+}
+
+// tally is a count that is trouble unless it is 0.
+func (m *Model) tally(l line, name string, n int64, st style) line {
+	if n == 0 {
+		st = plain
+	}
+	return l.add(st, "  "+name+" "+m.units.count(n))
+}
+
+func (m *Model) admitLine(f *frame, w int) line {
+	s := f.recv
+	now := m.rate(f.rates, f.rates.admitted)
+	if m.totals {
+		now = m.units.count(s.Counters.Admitted)
+	}
+	l := label("Admit").add(strong, pad(now, 12, false)).add(plain, "  "+took("wait", s.AdmitWait))
+	queued := m.tally(nil, "queued", int64(s.Totals.Queue), warn)
+	slots := queued
+	if s.Totals.Queue > 0 {
+		slots = queued.add(plain, fmt.Sprintf(" (%s slots)", m.units.count(int64(f.need))))
+	}
+	refused := m.tally(nil, "refused", s.Counters.Rejected, bad)
+	timed := m.tally(refused, "timed out", s.Counters.TimedOut, bad)
+	return m.ends(w, l, slots.join(timed), slots.join(refused), queued.join(refused), queued, nil)
+}
+
+// ends is l with the first of the right ends that fits.
+func (m *Model) ends(w int, l line, rights ...line) line {
+	for _, r := range rights {
+		if l.width()+r.width() <= w {
+			return spread(l, r, w)
+		}
+	}
+	return l.cut(w)
+}
+
+func (m *Model) readyLine(f *frame, w int) line {
+	s := f.recv
+	now := m.rate(f.rates, f.rates.ready)
+	if m.totals {
+		now = m.units.count(s.Counters.Ready)
+	}
+	l := label("Ready").add(strong, pad(now, 12, false)).add(plain, "  "+took("time", s.ReadyTime))
+	expired := m.tally(nil, "expired", s.Counters.Expired, bad)
+	unread := m.tally(expired, "expired unread", s.Counters.ExpiredUnread, bad)
+	brief := m.tally(expired, "unread", s.Counters.ExpiredUnread, bad)
+	return m.ends(w, l, unread, brief, expired, nil)
+}
+
+// endedLine has how requests have ended, and what writing takes.
+func (m *Model) endedLine(s *wire.Snapshot, w int) line {
+	c := &s.Counters
+	l := label("Ended").add(plain, fmt.Sprintf("%s released", pad(m.units.count(c.Released), 12, false)))
+	l = m.tally(l, "cancelled", c.Cancelled, plain)
+	l = m.tally(l, "rolled back", c.RolledBack, warn)
+	return m.ends(w, l, text("  "+took("write", s.WriteTime)), nil)
+}
+
+// faultsLine has what must not happen, and why batches were refused.
+func (m *Model) faultsLine(s *wire.Snapshot, w int) line {
+	c := &s.Counters
+	l := label("Faults")
+	l = m.tally(l, "stale writes", c.StaleWrites, bad)
+	l = m.tally(l, "bad frames", c.BadFrames, bad)
+	l = m.tally(l, "duplicate ids", c.Duplicates, bad)
+	l = m.tally(l, "undeliverable", c.Undeliverable, bad)
+	codes := make([]string, 0, len(s.Refusals))
+	for code := range s.Refusals {
+		codes = append(codes, code)
+	}
+	slices.Sort(codes)
+	for _, code := range codes {
+		if n := s.Refusals[code]; n > 0 {
+			l = m.tally(l, "refused "+clean(code, m.opts.ASCII), n, bad)
+		}
+	}
+	return l.cut(w)
+}
+
+// tables are those of the screen that is shown.
+func (m *Model) tables() []*table {
+	if m.overview {
+		return m.overviewTables()
+	}
+	v := m.view(m.at)
+	switch f := v.frame; {
+	case f == nil:
+		return nil
+	case f.recv != nil:
+		return []*table{m.requestTable(v), m.queueTable(v), m.senderTable(v), m.eventTable(m.at, v.events)}
+	case f.send != nil:
+		return []*table{m.sendingTable(v), m.blockedTable(v), m.linkTable(v), m.eventTable(m.at, v.events)}
+	default:
+		return []*table{m.pendingTable(v), m.eventTable(m.at, v.events)}
+	}
+}
+
+func number(n int64) span { return span{commas(n), plain} }
+
+// foreign is text from elsewhere.
+func (m *Model) foreign(s string) span { return span{clean(s, m.opts.ASCII), plain} }
+
+func (m *Model) requestTable(v view) *table {
+	f := v.frame
+	s := f.recv
+	at := func(row int) *wire.SnapshotRequest { return &s.Requests[f.active[row]] }
+	state := func(row int) span { return m.stateOf(f, at(row)) }
+	rate := func(row int) float64 { return f.reqRate[at(row).ReqID] }
+	bytes := func(row int) float64 {
+		if m.totals {
+			return float64(writtenBytes(at(row)))
+		}
+		return rate(row)
+	}
+	cols := []column{
+		{name: "REQUEST", wide: 10, grow: 2, most: 40, left: true,
+			cell: func(row, _ int) span { return m.foreign(at(row).ReqID) },
+			cmp:  by(func(row int) string { return at(row).ReqID })},
+		{name: "SENDER", wide: 10, grow: 1, most: 32, left: true, drop: 1,
+			cell: func(row, _ int) span { return m.foreign(at(row).Sender) },
+			cmp:  by(func(row int) string { return at(row).Sender })},
+		{name: "RES", wide: 5, cell: func(row, _ int) span { return number(int64(reserved(s, at(row)))) },
+			cmp: by(func(row int) int { return reserved(s, at(row)) }), desc: true},
+		{name: "ALLOC", wide: 6, drop: 2, cell: func(row, _ int) span { return number(int64(at(row).Allocated)) },
+			cmp: by(func(row int) int { return at(row).Allocated }), desc: true},
+		{name: "WRITTEN", wide: 7, cell: func(row, _ int) span { return number(int64(at(row).Written)) },
+			cmp: by(func(row int) int { return at(row).Written }), desc: true},
+		{name: "PROGRESS", wide: 12, grow: 1, most: 40, left: true, drop: 6,
+			cell: func(row, w int) span { return span{m.progress(at(row), w), good} },
+			cmp:  by(func(row int) float64 { return ratio(at(row).Written, at(row).TotalChunks) }), desc: true},
+		{name: "RATE", wide: 11, drop: 3,
+			cell: func(row, _ int) span { return span{m.bytesCell(f, bytes(row)), plain} },
+			cmp:  by(rate), desc: true},
+		{name: "AGE", wide: 7, cell: func(row, _ int) span { return span{whole(at(row).AgeMS), plain} },
+			cmp: by(func(row int) int64 { return at(row).AgeMS }), desc: true},
+		{name: "IDLE", wide: 7, drop: 5, cell: func(row, _ int) span { return span{whole(at(row).IdleMS), plain} },
+			cmp: by(func(row int) int64 { return at(row).IdleMS }), desc: true},
+		{name: "STATE", wide: 8, left: true, cell: func(row, _ int) span { return state(row) },
+			cmp: by(func(row int) int { return rank(state(row)) })},
+	}
+	if m.totals {
+		cols[6].name = "BYTES"
+		cols[6].cmp = by(bytes)
+	}
+	t := &table{
+		name: "RESERVATIONS", empty: "idle: nothing is reserved", cols: cols, rows: len(f.active),
+		total: len(f.active) + max(s.Totals.Requests-len(s.Requests), 0),
+		key:   func(row int) string { return at(row).ReqID },
+		has: func(row int, what string) bool {
+			return contains(what, at(row).ReqID, at(row).Sender, state(row).text)
+		},
+		sort: 7, open: func(row int) { m.detail = m.detailOf(m.at, at(row).ReqID) },
+	}
+	if name := strings.ToUpper(m.opts.Sort); name != "" {
+		if i := slices.IndexFunc(cols, func(c column) bool { return c.name == name }); i >= 0 {
+			t.sort = i
+		}
+	}
+	t.reversed = m.opts.Reverse
+	if f.stalled > 0 {
+		t.extra = t.extra.add(bad, fmt.Sprintf(" %d STALLED ", f.stalled))
+	}
+	if f.unread > 0 {
+		t.extra = t.extra.add(bad, fmt.Sprintf(" %d UNREAD ", f.unread))
+	}
+	return t
+}
+
+// reserved is how many slots are promised to a request or held by it.
+func reserved(s *wire.Snapshot, r *wire.SnapshotRequest) int {
+	switch {
+	case r.State == "queued":
+		return 0
+	case s.Admission == "none":
+		return r.Allocated
+	}
+	return r.TotalChunks
+}
+
+func ratio(a, b int) float64 {
+	if b <= 0 {
+		return 0
+	}
+	return float64(a) / float64(b)
+}
+
+// progress is a bar of what is written.
+func (m *Model) progress(r *wire.SnapshotRequest, w int) string {
+	n := max(w-2, 0)
+	done := max(min(int(ratio(r.Written, r.TotalChunks)*float64(n)), n), 0)
+	return "[" + strings.Repeat(m.glyphs.done, done) + strings.Repeat(m.glyphs.open, n-done) + "]"
+}
+
+// bytesCell is a rate in a table, or with totals a size.
+func (m *Model) bytesCell(f *frame, v float64) string {
+	switch {
+	case m.totals:
+		return m.units.bytes(v)
+	case !f.rates.known:
+		return "-"
+	case v == 0:
+		return "0"
+	}
+	return m.units.bytes(v) + "/s"
+}
+
+// stateOf is the word for where a request is; trouble is in capitals.
+func (m *Model) stateOf(f *frame, r *wire.SnapshotRequest) span {
+	switch {
+	case isStalled(r, m.opts.Stall):
+		return span{"STALLED", bad}
+	case isUnread(r, f.recv.Limits.ReadyTTLMS):
+		return span{"UNREAD", bad}
+	case r.State == "ready" && r.Taken:
+		return span{"TAKEN", info}
+	case r.State == "ready":
+		return span{"ready", info}
+	case r.State == "admitted" && r.Allocated == 0:
+		return span{"granted", plain}
+	case r.State == "admitted", r.State == "allocated":
+		return span{"writing", good}
+	}
+	return m.foreign(r.State)
+}
+
+// rank sorts states: what is trouble first.
+func rank(s span) int {
+	return slices.Index([]string{"STALLED", "UNREAD", "granted", "writing", "TAKEN", "ready"}, s.text)
+}
+
+func (m *Model) queueTable(v view) *table {
+	s := v.frame.recv
+	at := func(row int) *wire.SnapshotWaiter { return &s.Queue[row] }
+	fits := func(row int) bool { return at(row).Need <= s.Slots.Free && at(row).Lacks > 0 }
+	anyFits := slices.ContainsFunc(s.Queue, func(q wire.SnapshotWaiter) bool { return q.Need <= s.Slots.Free && q.Lacks > 0 })
+	t := &table{
+		name: "ADMISSION QUEUE", empty: "no request waits", rows: len(s.Queue), total: s.Totals.Queue, sort: 0,
+		cols: []column{
+			{name: "POS", wide: 4, cell: func(row, _ int) span { return number(int64(at(row).Pos)) },
+				cmp: by(func(row int) int { return at(row).Pos })},
+			{name: "REQUEST", wide: 8, grow: 2, most: 40, left: true,
+				cell: func(row, _ int) span { return m.foreign(at(row).ReqID) },
+				cmp:  by(func(row int) string { return at(row).ReqID })},
+			{name: "SENDER", wide: 8, grow: 1, most: 32, left: true, drop: 1,
+				cell: func(row, _ int) span { return m.foreign(at(row).Sender) },
+				cmp:  by(func(row int) string { return at(row).Sender })},
+			{name: "NEED", wide: 5, cell: func(row, _ int) span { return number(int64(at(row).Need)) },
+				cmp: by(func(row int) int { return at(row).Need }), desc: true},
+			{name: "LACKS", wide: 6, cell: func(row, _ int) span { return span{commas(int64(at(row).Lacks)), warn} },
+				cmp: by(func(row int) int { return at(row).Lacks })},
+			{name: "WAIT ", wide: 8, cell: func(row, _ int) span {
+				mark := " "
+				if fits(row) {
+					mark = "*"
+				}
+				return span{whole(at(row).WaitedMS) + mark, plain}
+			}, cmp: by(func(row int) int64 { return at(row).WaitedMS }), desc: true},
+		},
+		key: func(row int) string { return at(row).ReqID },
+		has: func(row int, what string) bool {
+			return contains(what, at(row).ReqID, at(row).Sender, "queued")
+		},
+		open: func(row int) { m.detail = m.detailOf(m.at, at(row).ReqID) },
+	}
+	if s.Totals.Queue > 0 {
+		t.extra = text(fmt.Sprintf("(%s slots) ", m.units.count(int64(v.frame.need))))
+	}
+	if anyFits {
+		t.foot = func(w int) line {
+			free := commas(int64(s.Slots.Free))
+			return widest(w,
+				text("     * fits in the "+free+" free, held behind #1").add(faint, " ("+overtake(s.Limits.Overtake)+")"),
+				text("     * fits in the "+free+" free"))
+		}
+	}
+	return t
+}
+
+func (m *Model) senderTable(v view) *table {
+	f := v.frame
+	s := f.recv
+	at := func(row int) *wire.SnapshotSender { return &s.Senders[row] }
+	wait := func(row int) waiting { return f.waiting[at(row).Sender] }
+	staging, any := m.stagings()
+	blocked := 0
+	for i := range s.Senders {
+		blocked += s.Senders[i].Queued
+	}
+	atStaging := 0
+	for i := range s.Senders {
+		atStaging += len(staging[s.Senders[i].Sender].Blocked)
+	}
+	t := &table{
+		name: "SENDERS", empty: "no sender", rows: len(s.Senders), total: s.Totals.Senders, sort: 2,
+		key: func(row int) string { return at(row).Sender },
+		has: func(row int, what string) bool { return contains(what, at(row).Sender) },
+		cols: []column{
+			{name: "SENDER", wide: 9, grow: 1, most: 40, left: true,
+				cell: func(row, _ int) span { return m.foreign(at(row).Sender) },
+				cmp:  by(func(row int) string { return at(row).Sender })},
+			{name: "ACTIVE", wide: 6, drop: 3, cell: func(row, _ int) span { return number(int64(at(row).Requests - at(row).Queued)) },
+				cmp: by(func(row int) int { return at(row).Requests - at(row).Queued }), desc: true},
+			{name: "BLOCKED", wide: 7, cell: func(row, _ int) span {
+				return trouble(int64(at(row).Queued))
+			}, cmp: by(func(row int) int { return at(row).Queued }), desc: true},
+			{name: "SINCE", wide: 6, cell: func(row, _ int) span {
+				if at(row).Queued == 0 {
+					return span{"-", faint}
+				}
+				return span{whole(wait(row).oldest), warn}
+			}, cmp: by(func(row int) int64 { return wait(row).oldest }), desc: true},
+			{name: "HOLDS", wide: 5, drop: 2, cell: func(row, _ int) span { return number(int64(at(row).Slots)) },
+				cmp: by(func(row int) int { return at(row).Slots }), desc: true},
+		},
+	}
+	if any {
+		of := func(row int) *wire.Staging {
+			st := staging[at(row).Sender]
+			return &st
+		}
+		since := func(row int) int64 { return oldestBlocked(of(row)) }
+		t.cols = append(t.cols,
+			column{name: "STAGING", wide: 9, drop: 4, cell: func(row, _ int) span {
+				if of(row).Total == 0 {
+					return span{"-", faint}
+				}
+				return span{fmt.Sprintf("%d/%d", of(row).Used, of(row).Total), plain}
+			}, cmp: by(func(row int) int { return of(row).Used }), desc: true},
+			column{name: "STG.BLK", wide: 7, drop: 1, cell: func(row, _ int) span {
+				if of(row).Total == 0 {
+					return span{"-", faint}
+				}
+				return trouble(int64(len(of(row).Blocked)))
+			}, cmp: by(func(row int) int { return len(of(row).Blocked) }), desc: true},
+			column{name: "SINCE", wide: 6, drop: 1, cell: func(row, _ int) span {
+				if len(of(row).Blocked) == 0 {
+					return span{"-", faint}
+				}
+				return span{whole(since(row)), warn}
+			}, cmp: by(since), desc: true},
+		)
+	}
+	t.cols = append(t.cols,
+		column{name: "RATE", wide: 11, drop: 5, cell: func(row, _ int) span {
+			v := f.peerRate[at(row).Sender]
+			if m.totals {
+				v = float64(at(row).Bytes)
+			}
+			return span{m.bytesCell(f, v), plain}
+		}, cmp: by(func(row int) float64 { return f.peerRate[at(row).Sender] }), desc: true},
+		column{name: "LEASE", wide: 6, drop: 6, cell: func(row, _ int) span {
+			switch {
+			case !at(row).Attached:
+				return span{"gone", warn}
+			case at(row).LeaseLeftMS == 0:
+				return span{"-", faint}
+			}
+			return span{whole(at(row).LeaseLeftMS), plain}
+		}, cmp: by(func(row int) int64 { return at(row).LeaseLeftMS })},
+	)
+	if blocked > 0 {
+		t.extra = t.extra.add(warn, fmt.Sprintf("BLOCKED %d ", blocked))
+	}
+	if atStaging > 0 {
+		t.extra = t.extra.add(warn, fmt.Sprintf("at staging %d ", atStaging))
+	}
+	t.open = func(row int) { m.goTo(wire.KindSender, at(row).Sender, "") }
+	return t
+}
+
+// trouble is a count that is good only while it is 0.
+func trouble(n int64) span {
+	if n == 0 {
+		return span{"0", faint}
+	}
+	return span{commas(n), bad}
+}
+
+func oldestBlocked(s *wire.Staging) int64 {
+	var ms int64
+	for i := range s.Blocked {
+		ms = max(ms, s.Blocked[i].WaitingMS)
+	}
+	return ms
+}
+
+// stagings are the staging buffers of the pd-sends that are watched too, by
+// name; whether there is any.
+func (m *Model) stagings() (map[string]wire.Staging, bool) {
+	all := map[string]wire.Staging{}
+	for i := range m.sources {
+		if f := m.view(i).frame; f != nil && f.send != nil {
+			all[f.send.ID] = f.send.Staging
+		}
+	}
+	return all, len(all) > 0
+}
+
+// goTo shows the screen of a program that is watched too, if it is.
+func (m *Model) goTo(kind, id, endpoint string) {
+	for i := range m.sources {
+		f := m.view(i).frame
+		if f == nil || f.life.kind != kind {
+			continue
+		}
+		if id != "" && f.life.id == id || endpoint != "" && f.recv != nil && f.recv.Endpoint == endpoint {
+			m.show(i)
+			return
+		}
+	}
+}
