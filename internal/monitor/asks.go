@@ -8,15 +8,13 @@ import (
 	"github.com/pd-tools/pd-tools/wire"
 )
 
-const (
-	// askAge is how old a Snapshot may be that is handed out again: one is built
-	// at most ten times a second, however many ask.
-	askAge = 100 * time.Millisecond
+// MaxAge is how old a Snapshot may be that is handed out again: one is built at
+// most ten times a second, however many ask.
+const MaxAge = 100 * time.Millisecond
 
-	// maxAsks bounds what waits for a loop that does not turn; who comes later
-	// gets no answer.
-	maxAsks = 1024
-)
+// maxAsks bounds what waits for a loop that does not turn; who comes later gets
+// no answer.
+const maxAsks = 1024
 
 // Asks are requests for a program's Snapshot, from any goroutine, that its
 // loop answers.
@@ -76,9 +74,9 @@ func (a *Asks) Answer(now time.Time, build func() wire.Message) {
 }
 
 // Message is what Answer would answer now, for the loop's own use: what build
-// says, or said at most 100 ms ago.
+// says, or said less than MaxAge ago.
 func (a *Asks) Message(now time.Time, build func() wire.Message) wire.Message {
-	if age := now.Sub(a.at); a.last == nil || age >= askAge || age < 0 {
+	if age := now.Sub(a.at); a.last == nil || age >= MaxAge || age < 0 {
 		a.at, a.last = now, build()
 	}
 	return a.last

@@ -28,12 +28,12 @@ func TestAsks(t *testing.T) {
 		t.Fatalf("woken %d, built %d, answers %v, want one message for both", woken, built, got)
 	}
 	ask()
-	a.Answer(now.Add(askAge-1), build)
-	if got[2] != got[0] || a.Message(now.Add(askAge-1), build) != got[0] {
+	a.Answer(now.Add(MaxAge-1), build)
+	if got[2] != got[0] || a.Message(now.Add(MaxAge-1), build) != got[0] {
 		t.Error("a message younger than 100 ms is built anew")
 	}
 	ask()
-	a.Answer(now.Add(askAge), build)
+	a.Answer(now.Add(MaxAge), build)
 	if built != 2 || got[3].(*wire.ProxySnapshot).Pending != 2 {
 		t.Errorf("built %d, want a new one after 100 ms", built)
 	}

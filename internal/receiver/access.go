@@ -78,12 +78,12 @@ func accessFailed(doors []reservation.Door, failed map[reservation.Door]error) r
 }
 
 // give puts into an answer to the writer what it needs for its slots. Where one
-// of them could not be opened the answer says that instead.
-func (a *access) give(w rdma.Writer, m *wire.AllocResponse, failed map[reservation.Door]error) {
+// of them could not be opened the answer says that instead, and give false.
+func (a *access) give(w rdma.Writer, m *wire.AllocResponse, failed map[reservation.Door]error) bool {
 	for i, slot := range m.RemoteIndexes {
 		if err := failed[reservation.Door{Slot: int(slot), Writer: uint64(w)}]; err != nil {
 			refuse(m, err)
-			return
+			return false
 		}
 		if o, ok := a.open[int(slot)]; ok && o.writer == w {
 			if m.Access == nil {
@@ -92,6 +92,7 @@ func (a *access) give(w rdma.Writer, m *wire.AllocResponse, failed map[reservati
 			m.Access[i] = o.bytes
 		}
 	}
+	return true
 }
 
 // refuse turns an answer into one that gives nothing.

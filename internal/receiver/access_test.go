@@ -107,6 +107,7 @@ func TestAccessFails(t *testing.T) {
 	if got, want := r.target.saw(), "3 to 1, 4 not to 1, 5 not to 1, "; !strings.HasPrefix(got, want) || strings.Contains(got, "shut") {
 		t.Errorf("the engine was told %q, want %q first and nothing shut", got, want)
 	}
+	r.stat("the batch that was refused", func(s *wire.Snapshot) bool { return s.Refusals["internal"] == 1 })
 	if e := r.event("rolled_back", "A"); e.Code != "internal" || !strings.Contains(e.Reason, "no locked memory is left") {
 		t.Errorf("rolled_back: %+v", e)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/pebbe/zmq4"
 
 	"github.com/pd-tools/pd-tools/internal/client"
+	"github.com/pd-tools/pd-tools/internal/monitor"
 	"github.com/pd-tools/pd-tools/internal/peertest"
 	"github.com/pd-tools/pd-tools/internal/sock"
 	"github.com/pd-tools/pd-tools/rdma"
@@ -457,7 +458,7 @@ func TestSnapshotIsShared(t *testing.T) {
 	for range 200 {
 		built[call[*wire.Snapshot](p, &wire.StatRequest{}).Time.Time] = true
 	}
-	if most := int(time.Since(began)/snapshotAge) + 1; len(built) > most {
+	if most := int(time.Since(began)/monitor.MaxAge) + 1; len(built) > most {
 		t.Errorf("%d snapshots in %v", len(built), time.Since(began))
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/pebbe/zmq4"
 
+	"github.com/pd-tools/pd-tools/internal/monitor"
 	"github.com/pd-tools/pd-tools/internal/reservation"
 	"github.com/pd-tools/pd-tools/internal/sock"
 	"github.com/pd-tools/pd-tools/internal/window"
@@ -79,6 +80,13 @@ type Config struct {
 
 	ShutdownTimeout time.Duration // how long Run may take to end
 
+	// Asks are answered each turn. May be nil.
+	Asks *monitor.Asks
+	// Told, if any, is called in the loop for what happens to each request, at
+	// the time of it. It must not block; the record is the callee's until it
+	// returns.
+	Told func(at time.Time, rec *reservation.Record)
+
 	// Events takes lines of JSON, some at a time, and must not block. The
 	// bytes are the callee's until it returns.
 	Events func(lines []byte, n int)
@@ -105,18 +113,23 @@ type Receiver struct {
 	revoker *revoker
 	notify  *notifier // nil without --proxy
 	sink    sink
-	waits   *window.Window
-	snap    snapshotCache
+	stat    stat
+
+	waits     *window.Window // first batch until admission
+	writeTime *window.Window // admission until ready
+	readyTime *window.Window // first batch until ready
 
 	lull      time.Duration       // how long recvSoon waited last
 	now       time.Time           // of the step under way
 	next      []reservation.Event // to step after it
 	badFrames int64
-	buf       []byte // the answer being encoded
-	lines     []byte // events not handed over yet
-	lineCount int
-	firstLine time.Time
-	clock     clockFace
+	// engineRefused are the batches that the core granted and the engine did not.
+	engineRefused int64
+	buf           []byte // the answer being encoded
+	lines         []byte // events not handed over yet
+	lineCount     int
+	firstLine     time.Time
+	clock         clockFace
 }
 
 // New binds the socket. Messages are heard from Run on.
@@ -125,13 +138,18 @@ func New(cfg Config) (*Receiver, error) {
 	if err != nil {
 		return nil, err
 	}
+	if cfg.Asks == nil {
+		cfg.Asks = monitor.NewAsks(nil)
+	}
 	r := &Receiver{
-		cfg:     cfg,
-		started: time.Now(),
-		ctx:     ctx,
-		core:    reservation.New(cfg.Reservation),
-		waits:   window.New(),
-		sink:    sink{on: cfg.Sink, delay: cfg.SinkDelay},
+		cfg:       cfg,
+		started:   time.Now(),
+		ctx:       ctx,
+		core:      reservation.New(cfg.Reservation),
+		waits:     window.New(),
+		writeTime: window.New(),
+		readyTime: window.New(),
+		sink:      sink{on: cfg.Sink, delay: cfg.SinkDelay},
 	}
 	err = r.openSockets()
 	if err == nil {
@@ -144,6 +162,7 @@ func New(cfg Config) (*Receiver, error) {
 	r.writers = newWriters(r.target)
 	r.access = newAccess(r.target)
 	r.revoker = newRevoker(r.target, r.waker.Wake)
+	cfg.Asks.WakeBy(r.waker.Wake)
 	if cfg.Proxy != "" {
 		if r.notify, err = newNotifier(ctx, cfg.Proxy, cfg.Warn); err != nil {
 			return nil, errors.Join(err, r.close(0))
@@ -232,6 +251,7 @@ func (r *Receiver) turn(busy bool) (bool, error) {
 	r.step(reservation.Tick{})
 	r.out.flush(r.now)
 	r.emitWhenDue()
+	r.cfg.Asks.Answer(r.now, r.snapshot)
 	return busy, nil
 }
 
@@ -349,7 +369,7 @@ func (r *Receiver) dispatch(env *envelope, msg wire.Message, bytes int) {
 		r.attach(env, m)
 	case *wire.StatRequest:
 		r.step(reservation.Heard{Sender: env.sender})
-		r.deliver(env, r.snapshot())
+		r.deliver(env, r.encodedSnapshot())
 	default:
 		r.bad(env, &wire.DecodeError{Field: "type", Reason: fmt.Sprintf("a receiver takes no %T", msg)})
 	}
@@ -418,7 +438,9 @@ func (r *Receiver) answer(a reservation.Answer, unopened map[reservation.Door]er
 	}
 	if m, ok := a.Msg.(*wire.AllocResponse); ok && (unopened != nil || len(r.access.open) > 0) {
 		if g, ok := r.writers.bySender[env.sender]; ok {
-			r.access.give(g.writer, m, unopened)
+			if !r.access.give(g.writer, m, unopened) {
+				r.engineRefused++
+			}
 		}
 	}
 	taken, ok := a.Msg.(*wire.TakeResponse)
@@ -481,11 +503,16 @@ func (r *Receiver) record(rec *reservation.Record) {
 	case reservation.Admitted:
 		r.waits.Add(r.now.Sub(r.started), rec.Waited)
 	case reservation.Ready:
+		r.writeTime.Add(r.now.Sub(r.started), rec.Wrote)
+		r.readyTime.Add(r.now.Sub(r.started), rec.Took)
 		r.sink.add(rec.ReqID, r.now)
 	case reservation.Expired:
 		if r.notify != nil {
 			r.notify.fail(rec.ReqID, rec.Reason)
 		}
+	}
+	if r.cfg.Told != nil {
+		r.cfg.Told(r.now, rec)
 	}
 }
 

@@ -2,25 +2,28 @@ package receiver
 
 import (
 	"strings"
-	"time"
 
 	"github.com/pd-tools/pd-tools/wire"
 )
 
-// snapshotAge is how old a Snapshot may be that is handed out again: they are
-// built at most ten times a second, however many ask.
-const snapshotAge = 100 * time.Millisecond
-
-type snapshotCache struct {
-	at      time.Time
+// stat is what a StatRequest is answered with, and the message of which that is
+// the encoding.
+type stat struct {
+	of      wire.Message
 	encoded []byte
 }
 
-// snapshot is the state of now, or of at most snapshotAge ago, encoded.
-func (r *Receiver) snapshot() []byte {
-	if r.snap.encoded != nil && r.now.Sub(r.snap.at) < snapshotAge {
-		return r.snap.encoded
+// encodedSnapshot is the state of now, or of a moment ago. Those who ask by a
+// message and those who ask by Asks share it.
+func (r *Receiver) encodedSnapshot() []byte {
+	if m := r.cfg.Asks.Message(r.now, r.snapshot); m != r.stat.of {
+		r.stat = stat{of: m, encoded: wire.Append(nil, m)}
 	}
+	return r.stat.encoded
+}
+
+// snapshot is the state of now.
+func (r *Receiver) snapshot() wire.Message {
 	up := r.now.Sub(r.started)
 	s := r.core.Snapshot(up)
 	s.Time = wire.StampOf(r.now)
@@ -31,6 +34,10 @@ func (r *Receiver) snapshot() []byte {
 	s.Counters.BadFrames = r.badFrames
 	s.Counters.Undeliverable = r.out.undeliverable
 	s.AdmitWait = r.waits.Last(up)
-	r.snap = snapshotCache{at: r.now, encoded: wire.Append(nil, &s)}
-	return r.snap.encoded
+	s.WriteTime = r.writeTime.Last(up)
+	s.ReadyTime = r.readyTime.Last(up)
+	if r.engineRefused > 0 {
+		s.Refusals[string(wire.CodeInternal)] += r.engineRefused
+	}
+	return &s
 }
