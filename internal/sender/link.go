@@ -45,9 +45,6 @@ const (
 	// core's flights are below.
 	ownIDs = uint64(1) << 63
 
-	// onThisHost is the one engine that needs no fabric.
-	onThisHost = "shm"
-
 	// answerFrames is what an answer has: correlation, delimiter, payload.
 	answerFrames = 3
 )
@@ -65,9 +62,6 @@ type linkConfig struct {
 	attach   attachFunc
 	emit     func(event any) // to the core
 }
-
-// attachFunc reaches for a receiver's memory with the named engine.
-type attachFunc func(ctx context.Context, engine string, at rdma.Attachment) (rdma.Remote, error)
 
 // link is the connection to one receiver. Its goroutine owns the DEALER socket:
 // it attaches, keeps the lease alive, carries messages and answers, and sees
@@ -116,12 +110,6 @@ type opening struct {
 	lease   time.Duration
 	regions map[int64]bool // known to the engine
 	pending []parked       // answers that name others
-}
-
-// failure is why the receiver's memory is not written by an engine.
-type failure struct {
-	engine string
-	err    error
 }
 
 // parked is an answer that waits for a region to become known.
@@ -504,24 +492,6 @@ func (l *link) attachAnswered(id uint64, resp *wire.AttachResponse) {
 	}
 }
 
-// refusal words why the receiver will not have us, after what kept us from
-// writing by the engines that it would.
-func (l *link) refusal(text string) error {
-	o := l.opening
-	if len(o.failures) == 0 {
-		return fmt.Errorf("%s refuses to attach us: %s", l.cfg.endpoint, text)
-	}
-	return l.unreached(append(o.failures, failure{strings.Join(o.engines, ", "), errors.New(text)}))
-}
-
-func (l *link) unreached(failures []failure) error {
-	why := make([]string, len(failures))
-	for i, f := range failures {
-		why[i] = fmt.Sprintf("%s: %v", f.engine, f.err)
-	}
-	return fmt.Errorf("cannot reach the memory of %s: %s", l.cfg.endpoint, strings.Join(why, "; "))
-}
-
 // beatEvery is a third of the lease, so that two heartbeats may be lost; and of
 // the time-out, so that a receiver that lives is heard within it.
 func beatEvery(lease, timeout time.Duration) time.Duration {
@@ -540,41 +510,6 @@ func (l *link) help(f func()) {
 		defer l.helpers.Done()
 		f()
 	}()
-}
-
-// reach gets at the receiver's memory. It runs in a helper: a large buffer
-// takes its time.
-func (l *link) reach(o *opening, resp *wire.AttachResponse) mapped {
-	m := mapped{opening: o, resp: resp}
-	if err := l.cfg.memory.cut(resp.SlotSize); err != nil {
-		m.misfit = fmt.Errorf("%s: %w", l.cfg.endpoint, err)
-		return m
-	}
-	ctx := o.ctx
-	if d := l.cfg.timeout * 3 / 4; d > 0 { // before those who wait give up, and cannot say why
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, d, fmt.Errorf("no success within %v", d))
-		defer cancel()
-	}
-	m.remote, m.err = l.cfg.attach(ctx, resp.Engine, rdma.Attachment{
-		ReceiverID: resp.ReceiverID,
-		Token:      resp.Token,
-		Regions:    regions(resp),
-		SlotSize:   resp.SlotSize,
-		Slots:      int(resp.SlotCount),
-		Staging:    l.cfg.memory.whole(),
-		Host:       sock.Host(l.cfg.endpoint),
-		Fabric:     l.cfg.fabric,
-	})
-	return m
-}
-
-func regions(resp *wire.AttachResponse) []rdma.Region {
-	list := make([]rdma.Region, len(resp.Regions))
-	for i, r := range resp.Regions {
-		list[i] = rdma.Region{ID: int(r.ID), Desc: r.Desc}
-	}
-	return list
 }
 
 func (o *opening) learn(resp *wire.AttachResponse) {
@@ -622,46 +557,6 @@ func (l *link) mapped(m mapped) {
 		}
 	})
 	l.cfg.emit(attached{o.session, l.cfg.memory.slots(), l.writesBy()})
-}
-
-// unmapped goes on when an engine does not reach the receiver's memory: with
-// another one, if there is any.
-func (l *link) unmapped(engine string, err error) {
-	o := l.opening
-	if !errors.Is(err, rdma.ErrUnreachable) && o.lease > 0 && time.Since(o.heard) >= o.lease {
-		l.lose(l.ended()) // most likely: we were stopped, and the grant is over
-		return
-	}
-	o.failures = append(o.failures, failure{engine, err})
-	o.engines = slices.DeleteFunc(slices.Clone(o.engines), func(name string) bool { return name == engine })
-	if len(o.engines) == 0 {
-		code := wire.CodeInternal
-		if errors.Is(err, rdma.ErrUnreachable) {
-			code = codeUnreachable
-		}
-		l.lose(lost{code: code, err: l.unreached(o.failures)})
-		return
-	}
-	o.state = attaching
-	o.firstAsk = ownIDs | (l.ids + 1)
-	l.ask()
-}
-
-// writesBy says by which engine the session is written, and why not by one that
-// is better and should do, as any does but one for this host when the receiver
-// is on another.
-func (l *link) writesBy() string {
-	o := l.opening
-	text := fmt.Sprintf("%s: writes by %s", l.cfg.endpoint, o.session.engine)
-	if o.session.engine != onThisHost {
-		text += fmt.Sprintf(" (%s)", l.cfg.fabric.Provider)
-	}
-	for _, f := range o.failures {
-		if !errors.Is(f.err, rdma.ErrUnreachable) {
-			text += fmt.Sprintf("; not by %s: %v", f.engine, f.err)
-		}
-	}
-	return text
 }
 
 // updated delivers the answers that waited for new regions.
