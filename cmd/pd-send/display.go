@@ -16,6 +16,9 @@ import (
 // progressEvery is how often the progress line is drawn.
 const progressEvery = 200 * time.Millisecond
 
+// usualWidth is for terminals that do not tell theirs.
+const usualWidth = 80
+
 // clearLine takes back what stands on the terminal's last line.
 const clearLine = "\r\x1b[K"
 
@@ -25,6 +28,8 @@ const clearLine = "\r\x1b[K"
 type display struct {
 	w        io.Writer
 	terminal bool
+	width    func() int
+	rate     rate
 
 	mu    sync.Mutex
 	drawn bool
@@ -33,10 +38,21 @@ type display struct {
 }
 
 func newDisplay(w io.Writer) *display {
-	f, ok := w.(*os.File)
-	d := &display{w: w, terminal: ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb", next: make(chan string, 1), done: make(chan struct{})}
+	d := &display{w: w, next: make(chan string, 1), done: make(chan struct{})}
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
+		d.terminal, d.width = true, func() int { return widthOf(f) }
+	}
 	go d.run()
 	return d
+}
+
+// widthOf is how many columns the terminal has now.
+func widthOf(f *os.File) int {
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil || width <= 0 {
+		return usualWidth // it does not know
+	}
+	return width
 }
 
 // Write writes messages, above the progress line.
@@ -63,25 +79,55 @@ func (d *display) draw(line string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.drawn = true
+	line = line[:min(len(line), d.width()-1)]  // ASCII; in the last column some terminals wrap
 	_, _ = io.WriteString(d.w, clearLine+line) // the next one may succeed
 }
 
 // progress shows how far things are.
 func (d *display) progress(p sender.Progress) {
-	line := progressLine(&p)
+	line := progressLine(&p, d.rate.add(p.Elapsed, p.SentBytes))
 	select {
 	case d.next <- line:
 	default: // the terminal is held
 	}
 }
 
-func progressLine(p *sender.Progress) string {
-	line := fmt.Sprintf("%d ready, %d failed, %d under way; %s; staging %d/%d",
-		p.Ready, p.Failed, p.Live, humanize.IBytes(uint64(p.Bytes)), p.Staging.Used, p.Staging.Total)
-	if n := len(p.Staging.Blocked); n > 0 {
-		line += fmt.Sprintf(", %d batches blocked", n)
+// progressLine has first what matters most: a narrow terminal shows no more.
+func progressLine(p *sender.Progress, rate float64) string {
+	line := fmt.Sprintf("%d ready, %d failed, %d live, %s/s, staging %d/%d",
+		p.Ready, p.Failed, p.Live, humanize.IBytes(uint64(rate)), p.Used, p.Staging)
+	if p.Blocked > 0 {
+		line += fmt.Sprintf(", %d blocked", p.Blocked)
+	}
+	if p.Waiting > 0 {
+		line += fmt.Sprintf(", %d wait for admission, the oldest for %.1fs", p.Waiting, p.OldestWait.Seconds())
 	}
 	return line
+}
+
+// rate is the bytes a second of the last ratePeriod, from as many samples.
+type rate struct {
+	samples [ratePeriod]sample
+	n       int
+}
+
+type sample struct {
+	at    time.Duration
+	bytes int64
+}
+
+// ratePeriod is for how long a rate is taken, in progress lines.
+const ratePeriod = 10
+
+// add takes the newest sample and returns the rate since the oldest.
+func (r *rate) add(at time.Duration, bytes int64) float64 {
+	oldest := r.samples[r.n%ratePeriod] // at the start: nothing, at 0
+	r.samples[r.n%ratePeriod] = sample{at, bytes}
+	r.n++
+	if at <= oldest.at {
+		return 0
+	}
+	return float64(bytes-oldest.bytes) / (at - oldest.at).Seconds()
 }
 
 // close takes the progress line away. It does not wait for a terminal that is

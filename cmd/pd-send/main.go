@@ -55,7 +55,7 @@ One JSON line on stdout says how each request ended.
 			cli.Var(&o.Pending, "pending", "SIZE", "256MiB", "memory for lines read and not finished; 0 or inf: no limit", cli.SizeLimit),
 			cli.Var(&o.Pace, "pace", "R", "", "obey the lines' \"at\", R times as fast", cli.Factor),
 			cli.Var(&o.Name, "name", "NAME", "", "name of this sender, for people", name),
-			cli.Var(&o.monitor, "monitor", "ENDPOINT", "", "publish what happens, for pd-top; does nothing yet", cli.ListenEndpoint),
+			cli.Var(&o.monitor, "monitor", "ENDPOINT", "", "publish what happens, for pd-top", cli.ListenEndpoint),
 			cli.Var(&o.ShutdownTimeout, "shutdown-timeout", "TIME", "5s", "how long a stop by signal may take; 0 or inf: no limit", cli.Limit),
 		},
 		Action:   func(c *urfave.Context) error { return send(c, o) },
@@ -82,12 +82,18 @@ func send(c *urfave.Context, o *options) error {
 
 	show := newDisplay(c.App.ErrWriter)
 	log := cli.NewLog(show, c.App.Name)
-	if o.monitor != "" {
-		log.NotYet("--monitor")
+	monitor, err := o.publish(log)
+	if err != nil {
+		show.close()
+		_ = log.Close(ctx)
+		return err
 	}
 	var broken atomic.Pointer[error] // why stdout cannot be written
 	lines := cli.NewLines(c.App.Writer, func(err error) { broken.Store(&err) })
-	o.Result = func(r *sender.Result) { lines.JSON(r) }
+	o.Result = func(r *sender.Result) {
+		lines.JSON(r)
+		monitor.tell(r)
+	}
 	o.Note = func(kind sender.Kind, text string) {
 		if kind == sender.OfFailed {
 			log.Limitf(string(kind), "%s", cli.Escape(text))
@@ -100,6 +106,7 @@ func send(c *urfave.Context, o *options) error {
 	}
 
 	summary, err := sender.Run(ctx, o.Config)
+	monitor.close()
 	show.close()
 	if err == nil {
 		log.Printf("%s", summary.String())
@@ -152,7 +159,7 @@ func outcome(ctx context.Context, s *sender.Summary) error {
 	case err != nil:
 		return err
 	case s.Failed > 0:
-		return fmt.Errorf("%d of %d requests failed", s.Failed, s.Ready+s.Failed+s.Cancelled)
+		return fmt.Errorf("%d of %d requests failed", s.Failed, s.Requests())
 	case s.Faults > 0:
 		return fmt.Errorf("the input has %d faults", s.Faults)
 	}

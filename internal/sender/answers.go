@@ -11,7 +11,7 @@ import (
 func (c *core) attached(now time.Duration, ev attached) {
 	c.now = now
 	r := c.receivers[ev.session.receiver]
-	r.session, r.asking = ev.session, false
+	r.session, r.asking, r.refused = ev.session, false, false
 	if c.staging == nil {
 		c.staging = newStaging(ev.slots, len(c.receivers))
 	}
@@ -22,7 +22,10 @@ func (c *core) attached(now time.Duration, ev attached) {
 func (c *core) refused(now time.Duration, ev refused) {
 	c.now = now
 	r := c.receivers[ev.receiver]
-	r.asking = false
+	r.asking, r.refused = false, true
+	if ev.heard {
+		r.heard = now
+	}
 	for f := r.head(firstBatch); f != nil; f = r.head(firstBatch) {
 		c.stop(f.req, verdict{status: Failed, code: ev.code, reason: ev.err.Error()})
 	}
@@ -38,6 +41,7 @@ func (c *core) lost(now time.Duration, ev lost) {
 	}
 	s.over = true
 	r := c.receivers[s.receiver]
+	r.heard = s.lastHeard()
 	c.owed -= r.reset(now)
 	for _, req := range c.live() {
 		if req.session == s && !(ev.alive && req.stage == notifying) {
@@ -64,7 +68,7 @@ func (c *core) retire(s *session) {
 	}
 }
 
-// enqueue has a message sent as soon as its kind's window has room.
+// enqueue has a message sent as soon as few enough of its kind are out.
 func (c *core) enqueue(k kind, req *request, b *batch) {
 	c.ids++
 	f := &flight{id: c.ids, kind: k, req: req, batch: b, since: c.now}
@@ -87,7 +91,7 @@ func (c *core) pump(r *receiver) {
 		if k == firstBatch && r.leaving {
 			continue
 		}
-		for r.out[k] < window[k] {
+		for r.out[k] < maxOut[k] {
 			f := r.head(k)
 			if f == nil {
 				break
@@ -161,7 +165,10 @@ func (c *core) allocated(f *flight, resp *wire.AllocResponse) {
 	if f.kind == firstBatch {
 		c.admit(req)
 	}
-	if err := f.batch.place(resp, req.session); err != nil {
+	shared := req.shared
+	err := f.batch.place(resp, req.session)
+	c.counters.SharedChunks += req.shared - shared
+	if err != nil {
 		c.stop(req, verdict{status: Failed, code: wire.CodeInternal, reason: fmt.Sprintf("%s: %v", req.receiver.endpoint, err)})
 		return
 	}
@@ -179,6 +186,7 @@ func (c *core) admit(req *request) {
 	c.settleAdmission(req)
 	req.stage = admitted
 	req.admittedAt = c.now
+	c.admitWait.Add(c.now, c.now-req.started)
 	if !req.lastRead {
 		c.hungry++
 	}
@@ -302,12 +310,22 @@ func (c *core) committed(f *flight, resp *wire.CommitResponse) {
 	case resp.Code != "" || resp.Error != "":
 		c.stop(req, verdict{status: Failed, code: resp.Code, reason: resp.Error})
 	default:
-		req.sent += int64(len(f.batch.to))
-		for _, d := range f.batch.to {
-			req.bytes += f.batch.chunks[d.chunk].Length
-		}
+		c.wrote(f.batch)
 		c.batchDone(f.batch)
 	}
+}
+
+// wrote counts the chunks of b that were written and are committed.
+func (c *core) wrote(b *batch) {
+	chunks, bytes := int64(len(b.to)), int64(0)
+	for _, d := range b.to {
+		bytes += b.chunks[d.chunk].Length
+	}
+	b.req.sent += chunks
+	b.req.bytes += bytes
+	b.req.receiver.bytes += bytes
+	c.counters.SentChunks += chunks
+	c.counters.SentBytes += bytes
 }
 
 // batchDone notes that all chunks of b are at the receiver and count there. The

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pd-tools/pd-tools/internal/manifest"
+	"github.com/pd-tools/pd-tools/internal/window"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -54,10 +55,16 @@ type core struct {
 	hungry  int    // admitted requests that need a line
 	owed    int    // requests that ended and are not yet cancelled at their receiver
 	closed  bool   // no more lines
+
+	counters                   wire.SenderCounters // but for Undelivered
+	admitWait, writeTime, took *window.Window
 }
 
 func newCore(cfg coreConfig, do effects) *core {
-	c := &core{cfg: cfg, do: do, reqs: make(map[string]*request)}
+	c := &core{
+		cfg: cfg, do: do, reqs: make(map[string]*request),
+		admitWait: window.New(), writeTime: window.New(), took: window.New(),
+	}
 	for i, endpoint := range cfg.receivers {
 		c.receivers = append(c.receivers, &receiver{index: i, endpoint: endpoint, flights: make(map[uint64]*flight)})
 	}
@@ -249,6 +256,9 @@ func (c *core) live() []*request {
 func (c *core) complete(req *request) {
 	c.settleAdmission(req)
 	req.writtenAt = c.now
+	if req.admittedAt != 0 {
+		c.writeTime.Add(c.now, c.now-req.admittedAt)
+	}
 	if !c.cfg.proxy {
 		c.finish(req, verdict{status: Ready})
 		return
@@ -300,10 +310,24 @@ func (c *core) finish(req *request, v verdict) {
 	delete(c.reqs, req.id)
 	c.track.End(req.id)
 	c.gone.add(req.id)
+	c.count(req, v.status)
 	if v.status != Ready {
 		c.undo(req, v)
 	}
 	c.do.end(c.result(req, v))
+}
+
+// count notes how a request ended.
+func (c *core) count(req *request, how Status) {
+	switch how {
+	case Ready:
+		c.counters.Ready++
+		c.took.Add(c.now, c.now-req.started)
+	case Failed:
+		c.counters.Failed++
+	case Cancelled:
+		c.counters.Cancelled++
+	}
 }
 
 // settleAdmission notes that a request no longer waits to be admitted.

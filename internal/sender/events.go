@@ -25,6 +25,7 @@ type refused struct {
 	receiver int
 	err      error
 	code     wire.Code
+	heard    bool // something came from it
 }
 
 // answered is a receiver's answer.

@@ -636,6 +636,7 @@ func (l *link) lose(ev lost) {
 		l.drop()
 		return
 	}
+	heard := !o.heard.IsZero()
 	l.drop()
 	if ev.code == wire.CodeStaleEpoch && l.anew < maxAnew {
 		l.anew++
@@ -643,7 +644,7 @@ func (l *link) lose(ev lost) {
 		return
 	}
 	l.anew = 0
-	l.cfg.emit(refused{receiver: l.cfg.receiver, err: ev.err, code: ev.code})
+	l.cfg.emit(refused{receiver: l.cfg.receiver, err: ev.err, code: ev.code, heard: heard})
 }
 
 // drop ends the session. The core gives up its memory when no job uses it.

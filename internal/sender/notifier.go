@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/pebbe/zmq4"
@@ -37,7 +38,7 @@ type notifier struct {
 
 	closing     bool
 	until       time.Duration // when to give up at the end; 0: when the notices do
-	undelivered int
+	undelivered atomic.Int64
 	done        chan struct{} // closed when the goroutine has ended
 }
 
@@ -102,7 +103,7 @@ func (n *notifier) run() {
 		n.flush()
 		n.expire()
 		if n.closing && (n.queue.Len() == 0 || n.until > 0 && n.clock.now() >= n.until) {
-			n.undelivered += n.queue.Len()
+			n.undelivered.Add(int64(n.queue.Len()))
 			return
 		}
 	}
@@ -133,7 +134,7 @@ func (n *notifier) handle(ev any) {
 		n.ready[ev.reqID] = n.add(&notice{reqID: ev.reqID, ready: true, payload: wire.Append(nil, &wire.ProxyNotif{ReqID: ev.reqID})})
 	case orderFail:
 		if n.queue.Len()-len(n.ready) >= maxFails {
-			n.undelivered++
+			n.undelivered.Add(1)
 			return
 		}
 		n.add(&notice{reqID: ev.reqID, payload: wire.Append(nil, &wire.FailNotif{ReqID: ev.reqID, Reason: ev.reason})})
@@ -176,7 +177,7 @@ func (n *notifier) flush() {
 func (n *notifier) expire() {
 	now := n.clock.now()
 	for e := n.queue.Front(); e != nil && n.timeout > 0 && e.Value.(*notice).due <= now; e = n.queue.Front() {
-		n.undelivered++
+		n.undelivered.Add(1)
 		n.remove(e, fmt.Errorf("proxy %s took no notification within %v: is pd-proxy running there?", n.endpoint, n.timeout))
 	}
 }

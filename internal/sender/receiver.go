@@ -14,11 +14,14 @@ type receiver struct {
 	endpoint string
 	session  *session           // nil: none is open
 	asking   bool               // for a session
+	refused  bool               // what was asked for last
 	leaving  bool               // the session is about to be lost: nothing is begun in it
 	queue    [kinds]list.List   // flights to be sent
 	flights  map[uint64]*flight // sent and not answered
 	order    list.List          // the same, oldest first
 	out      [kinds]int         // how many they are
+	bytes    int64              // written and committed here
+	heard    time.Duration      // when anything last came from it before the session; 0: never
 }
 
 // kind is what a message is for. A kind that is earlier goes first.
@@ -32,11 +35,11 @@ const (
 	kinds
 )
 
-// window is how many messages of a kind are out at once. A receiver keeps a
+// maxOut is how many messages of a kind are out at once. A receiver keeps a
 // backlog of 1,024 answers for a sender; with the heartbeat ours never fill it.
-// A batch of an admitted request has a window of its own, so that none ever
+// A batch of an admitted request has a number of its own, so that none ever
 // waits for another request's admission.
-var window = [kinds]int{cancel: 64, commit: 128, nextBatch: 256, firstBatch: 512}
+var maxOut = [kinds]int{cancel: 64, commit: 128, nextBatch: 256, firstBatch: 512}
 
 // flight is one message, from when it is to be sent until it is answered.
 type flight struct {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
+	"github.com/pd-tools/pd-tools/internal/window"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -68,45 +69,36 @@ func (c *core) result(req *request, v verdict) *Result {
 // millis is d in milliseconds, to the microsecond.
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// Summary counts what a run did.
+// Summary is what a run did.
 type Summary struct {
-	Ready, Failed, Cancelled int
-	Sent, Shared, Bytes      int64
-	Faults                   int // of the input that name no request
-	Undelivered              int // notices that the proxy did not get
-	NoProxy                  bool
-	Elapsed                  time.Duration
+	wire.SenderCounters
+	AdmitWait wire.SnapshotWait // of all requests that were admitted
+	WriteTime wire.SnapshotWait // of those, until all was written and committed
+	NoProxy   bool
+	Elapsed   time.Duration
 }
 
 // Clean says whether nothing failed. A cancel is no failure.
 func (s *Summary) Clean() bool { return s.Failed == 0 && s.Faults == 0 }
 
-func (s *Summary) add(r *Result) {
-	switch r.Status {
-	case Ready:
-		s.Ready++
-	case Failed:
-		s.Failed++
-	case Cancelled:
-		s.Cancelled++
-	}
-	s.Sent += r.Sent
-	s.Shared += r.Shared
-	s.Bytes += r.Bytes
-}
+// Requests is how many have ended.
+func (s *Summary) Requests() int64 { return s.Ready + s.Failed + s.Cancelled }
 
 // String is the summary in a line for people.
 func (s *Summary) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s requests: %s ready, %s failed, %s cancelled; %s chunks sent, %s shared; %s in %s (%s/s)",
-		count(s.Ready+s.Failed+s.Cancelled), count(s.Ready), count(s.Failed), count(s.Cancelled),
-		count(int(s.Sent)), count(int(s.Shared)),
-		humanize.IBytes(uint64(s.Bytes)), s.Elapsed.Round(time.Millisecond), humanize.IBytes(s.rate()))
+		humanize.Comma(s.Requests()), humanize.Comma(s.Ready), humanize.Comma(s.Failed), humanize.Comma(s.Cancelled),
+		humanize.Comma(s.SentChunks), humanize.Comma(s.SharedChunks),
+		humanize.IBytes(uint64(s.SentBytes)), s.Elapsed.Round(time.Millisecond), humanize.IBytes(s.rate()))
+	if s.AdmitWait.Max > 0 {
+		fmt.Fprintf(&b, "; admission %s, write %s", window.Words(s.AdmitWait), window.Words(s.WriteTime))
+	}
 	if s.Faults > 0 {
-		fmt.Fprintf(&b, "; %s faults of the input", count(s.Faults))
+		fmt.Fprintf(&b, "; %s faults of the input", humanize.Comma(s.Faults))
 	}
 	if s.Undelivered > 0 {
-		fmt.Fprintf(&b, "; %s notices undelivered", count(s.Undelivered))
+		fmt.Fprintf(&b, "; %s notices undelivered", humanize.Comma(s.Undelivered))
 	}
 	if s.NoProxy {
 		b.WriteString("; notices were off (no --proxy)")
@@ -118,7 +110,5 @@ func (s *Summary) rate() uint64 {
 	if s.Elapsed <= 0 {
 		return 0
 	}
-	return uint64(float64(s.Bytes) / s.Elapsed.Seconds())
+	return uint64(float64(s.SentBytes) / s.Elapsed.Seconds())
 }
-
-func count(n int) string { return humanize.Comma(int64(n)) }

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/pd-tools/pd-tools/internal/manifest"
+	"github.com/pd-tools/pd-tools/internal/monitor"
 	"github.com/pd-tools/pd-tools/internal/sock"
 	"github.com/pd-tools/pd-tools/rdma"
 	"github.com/pd-tools/pd-tools/rdma/engines"
@@ -64,6 +65,9 @@ type Config struct {
 	// Progress, if any, is told every ProgressEvery how far things are.
 	Progress      func(Progress)
 	ProgressEvery time.Duration
+	// Asks, if any, are answered with a *wire.SenderSnapshot while Run sends.
+	Asks  *monitor.Asks
+	Epoch uint64 // of the snapshots
 
 	attach attachFunc // nil: engines.Attach
 }
@@ -78,13 +82,6 @@ const (
 	OfEngine Kind = "engine" // by which a receiver is written, one a session
 )
 
-// Progress is how far a run is.
-type Progress struct {
-	Summary
-	Live    int // requests begun and not ended
-	Staging Staging
-}
-
 // minWorkers is how many workers a session has at least: more than there are
 // processors, for some wait for a disk, and as many as an engine has writes in
 // flight. With 8 the wire runs dry while they read and sum.
@@ -93,9 +90,6 @@ const minWorkers = 16
 // lastJobs is how long jobs are waited for that were called off when all else
 // has ended.
 const lastJobs = 250 * time.Millisecond
-
-// blockedShown is how many blocked batches a Progress lists at most.
-const blockedShown = 100
 
 // Run sends what the files ask for. When ctx is done it reads no more, lets
 // finish what is being written, and cancels the rest. The error says why it
@@ -107,7 +101,26 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 	}
 	r.loop(ctx)
 	r.close(ctx)
-	return r.summary, nil
+	return r.summary(), nil
+}
+
+func (r *run) summary() Summary {
+	s := Summary{
+		SenderCounters: r.core.counters,
+		AdmitWait:      r.core.admitWait.All(),
+		WriteTime:      r.core.writeTime.All(),
+		NoProxy:        r.notifier == nil,
+		Elapsed:        r.clock.now(),
+	}
+	s.Undelivered = r.undelivered()
+	return s
+}
+
+func (r *run) undelivered() int64 {
+	if r.notifier == nil {
+		return 0
+	}
+	return r.notifier.undelivered.Load()
 }
 
 // run is one Run. It is the core's effects.
@@ -122,8 +135,7 @@ type run struct {
 	notifier *notifier // nil without proxy
 	events   *mailbox[any]
 	spare    []any
-	kick     chan struct{} // events has something
-	summary  Summary
+	kick     chan struct{}     // events has something
 	deadline time.Duration     // when to have ended, once ctx is done; 0: not set
 	sessions map[*session]bool // whose memory is not given up yet
 	workers  sync.WaitGroup
@@ -134,13 +146,10 @@ func newRun(cfg Config) (r *run, err error) {
 		cfg: cfg, clock: newClock(), memory: &buffer{bytes: cfg.Staging},
 		kick: make(chan struct{}, 1), sessions: make(map[*session]bool),
 	}
-	r.summary.NoProxy = cfg.Proxy == ""
-	r.events = &mailbox[any]{wake: func() {
-		select {
-		case r.kick <- struct{}{}:
-		default:
-		}
-	}}
+	r.events = &mailbox[any]{wake: r.wake}
+	if cfg.Asks != nil {
+		cfg.Asks.WakeBy(r.wake)
+	}
 	pending := cfg.Pending
 	if pending == 0 {
 		pending = math.MaxInt64
@@ -161,6 +170,13 @@ func newRun(cfg Config) (r *run, err error) {
 		return nil, err
 	}
 	return r, nil
+}
+
+func (r *run) wake() {
+	select {
+	case r.kick <- struct{}{}:
+	default:
+	}
 }
 
 func (r *run) connect() (err error) {
@@ -267,6 +283,9 @@ func (r *run) turn() {
 		r.handle(ev)
 	}
 	r.core.expire(r.clock.now())
+	if r.cfg.Asks != nil {
+		r.cfg.Asks.Answer(time.Now(), r.snapshot)
+	}
 }
 
 func (r *run) handle(ev any) {
@@ -303,7 +322,7 @@ func (r *run) take(in input, more bool) {
 	case errors.As(in.err, &bad) && bad.ReqID != "":
 		r.core.badLine(now, bad)
 	default:
-		r.summary.Faults++
+		r.core.counters.Faults++
 		r.cfg.Note(OfInput, in.err.Error())
 	}
 }
@@ -319,15 +338,6 @@ func (r *run) startWorkers(s *session, slots int) {
 	}
 }
 
-func (r *run) progress() Progress {
-	p := Progress{Summary: r.summary, Live: len(r.core.reqs)}
-	p.Elapsed = r.clock.now()
-	if r.core.staging != nil {
-		p.Staging = r.core.staging.snapshot(r.clock.now(), blockedShown)
-	}
-	return p
-}
-
 // close delivers the notices that are left and ends the helpers.
 func (r *run) close(ctx context.Context) {
 	r.endNotifier(ctx)
@@ -336,7 +346,6 @@ func (r *run) close(ctx context.Context) {
 		r.workers.Wait()
 		_ = r.memory.close() // the process ends: nothing depends on it
 	}
-	r.summary.Elapsed = r.clock.now()
 }
 
 // gather takes the last jobs back and gives up the sessions' memory. It reports
@@ -382,7 +391,6 @@ func (r *run) endNotifier(ctx context.Context) {
 		}
 		<-r.notifier.done
 	}
-	r.summary.Undelivered = r.notifier.undelivered
 }
 
 func (r *run) closeSockets() {
@@ -426,7 +434,6 @@ func (r *run) fail(reqID, reason string) { r.notifier.in.put(orderFail{reqID, re
 func (r *run) note(text string) { r.cfg.Note(OfInput, text) }
 
 func (r *run) end(res *Result) {
-	r.summary.add(res)
 	r.cfg.Result(res)
 	if res.Status != Failed {
 		return

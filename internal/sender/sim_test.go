@@ -42,6 +42,7 @@ type sim struct {
 	failures  map[string]int  // FailNotifs
 	cancelled map[string]bool // a cancel line was handled before its end
 	trace     []string
+	checks    int
 }
 
 type simReceiver struct {
@@ -483,6 +484,9 @@ func (s *sim) seldom(r *simReceiver) {
 
 func (s *sim) check() {
 	c := s.core
+	if s.checks++; s.checks%16 == 0 {
+		s.checkSnapshot(c.snapshot(s.now))
+	}
 	var pending int64
 	hungry, young := 0, 0
 	for _, req := range c.reqs {
@@ -514,6 +518,21 @@ func (s *sim) check() {
 	}
 }
 
+// checkSnapshot says whether a snapshot agrees with itself.
+func (s *sim) checkSnapshot(snap *wire.SenderSnapshot) {
+	requests, used, blocked := 0, 0, 0
+	for _, r := range snap.Receivers {
+		requests += r.Requests
+		used += r.Staging
+		blocked += r.Blocked
+	}
+	ended := snap.Counters.Ready + snap.Counters.Failed + snap.Counters.Cancelled
+	if requests != len(s.core.reqs) || requests != len(snap.Requests) || requests != snap.Totals.Requests ||
+		used != snap.Staging.Used || blocked != len(snap.Staging.Blocked) || ended != int64(len(s.results)) {
+		s.fatalf("a snapshot that does not add up, %d have ended: %s", len(s.results), asJSON(snap))
+	}
+}
+
 func (s *sim) run() {
 	for range 200_000 {
 		if s.core.done() {
@@ -536,13 +555,21 @@ func (s *sim) settle() {
 	if c.staging != nil && c.staging.used != 0 {
 		s.fatalf("%d of %d staging slots are in use", c.staging.used, c.staging.total)
 	}
+	s.checkSnapshot(c.snapshot(s.now))
+	var sum wire.SenderCounters
 	for id, r := range s.results {
+		sum.SentChunks += r.Sent
+		sum.SharedChunks += r.Shared
+		sum.SentBytes += r.Bytes
 		if c.cfg.proxy && (r.Status == Ready) != s.notified[id] {
 			s.fatalf("%s is %s, notified %v", id, r.Status, s.notified[id])
 		}
 		if r.Status != Ready && c.cfg.tellFail && s.failures[id] == 0 && r.Code != codeNotify && r.Code != wire.CodeDuplicateRequest {
 			s.fatalf("%s is %s and the proxy is not told", id, r.Status)
 		}
+	}
+	if n := c.counters; n.SentChunks != sum.SentChunks || n.SharedChunks != sum.SharedChunks || n.SentBytes != sum.SentBytes {
+		s.fatalf("counted %+v, the results have %+v", n, sum)
 	}
 	for _, r := range s.receivers {
 		for len(r.ready) > 0 {

@@ -1,6 +1,10 @@
 package sender
 
-import "time"
+import (
+	"cmp"
+	"slices"
+	"time"
+)
 
 // flowing is how long ago the last write of a receiver may have ended for it to
 // be given more than its share.
@@ -136,30 +140,38 @@ func (s *staging) release(now time.Duration, receiver int) {
 	l.freed, l.seen = now, now
 }
 
-// Staging is the state of the staging buffer, as a Snapshot of kind "sender"
-// shows it.
-type Staging struct {
-	Total   int       `json:"total"` // slots
-	Used    int       `json:"used"`
-	Blocked []Blocked `json:"blocked"`
-}
-
-// Blocked is a batch whose chunks wait for staging slots.
-type Blocked struct {
-	ReqID     string `json:"req_id"`
-	Chunks    int    `json:"chunks"`     // that wait
-	WaitingMS int64  `json:"waiting_ms"` // since a chunk of it was last served
-}
-
-// snapshot lists at most limit blocked batches.
-func (s *staging) snapshot(now time.Duration, limit int) Staging {
-	snap := Staging{Total: s.total, Used: s.used, Blocked: []Blocked{}}
+// blocked lists the batches that wait for slots, in the order in which they are
+// served if their receivers may have slots: it depends on how many chunks of a
+// receiver's go first.
+func (s *staging) blocked() []*claim {
+	type place struct {
+		claim       *claim
+		ahead, lane int // chunks of the lane that go first; the lane, in turn
+	}
+	var places []place
 	for i := range s.lanes {
-		for _, c := range s.lanes[i].wait {
-			if c.waits() && len(snap.Blocked) < limit {
-				snap.Blocked = append(snap.Blocked, Blocked{c.batch.req.id, c.left, (now - c.since).Milliseconds()})
+		ahead := 0
+		for _, c := range s.lanes[(s.turn+i)%len(s.lanes)].wait {
+			if c.waits() {
+				places = append(places, place{c, ahead, i})
+				ahead += c.left
 			}
 		}
 	}
-	return snap
+	slices.SortFunc(places, func(a, b place) int { return cmp.Or(a.ahead-b.ahead, a.lane-b.lane) })
+	list := make([]*claim, len(places))
+	for i, p := range places {
+		list[i] = p.claim
+	}
+	return list
+}
+
+// waiting is how many batches wait for slots.
+func (l *lane) waiting() (n int) {
+	for _, c := range l.wait {
+		if c.waits() {
+			n++
+		}
+	}
+	return n
 }

@@ -2,7 +2,6 @@ package sender
 
 import (
 	"math/rand/v2"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -192,16 +191,34 @@ func TestStagingKeepsItsPromises(t *testing.T) {
 	}
 }
 
-func TestStagingSnapshot(t *testing.T) {
-	s := newStaging(2, 1)
-	for _, id := range []string{"a", "b", "c"} {
-		s.add(0, 0, newClaim(id, 3))
-	}
-	s.next(2 * time.Second)
-	s.next(3 * time.Second)
-	want := Staging{Total: 2, Used: 2, Blocked: []Blocked{{"a", 1, 1000}, {"b", 3, 4000}}}
-	if got := s.snapshot(4*time.Second, 2); !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
+// They are listed in the order in which they are served when all may be.
+func TestStagingBlockedInTurn(t *testing.T) {
+	for _, tt := range []struct {
+		claims, ended, want string
+		turn                int
+	}{
+		{claims: "0a 0b 0c", want: "a b c"},
+		{claims: "0a 0b 1c 1d", want: "a c b d"},
+		{claims: "0a 0b 1c 1d", turn: 1, want: "c a d b"},
+		{claims: "0a 0b 0c 1d", ended: "a", want: "b d c"},
+		{claims: "", want: ""},
+	} {
+		s := newStaging(1, 2)
+		s.turn = tt.turn
+		for _, text := range strings.Fields(tt.claims) {
+			c := newClaim(text[1:], 2)
+			if text[1:] == tt.ended {
+				c.batch.req.stage = ended
+			}
+			s.add(0, int(text[0]-'0'), c)
+		}
+		var got []string
+		for _, c := range s.blocked() {
+			got = append(got, c.batch.req.id)
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%q, turn of %d: %q, want %q", tt.claims, tt.turn, got, tt.want)
+		}
 	}
 }
 

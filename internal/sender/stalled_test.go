@@ -19,9 +19,13 @@ import (
 // written through the first of the remotes.
 func hanging(t *testing.T, slots int, remotes ...rdma.Remote) (*sending, *pipe, []*fakeReceiver) {
 	t.Helper()
+	return hangingWith(t, Config{Staging: int64(slots) * fakeSlot}, remotes...)
+}
+
+func hangingWith(t *testing.T, cfg Config, remotes ...rdma.Remote) (*sending, *pipe, []*fakeReceiver) {
+	t.Helper()
 	var fakes []*fakeReceiver
 	byID := map[string]rdma.Remote{}
-	cfg := Config{Staging: int64(slots) * fakeSlot}
 	for _, r := range remotes {
 		f := startFake(t)
 		fakes = append(fakes, f)

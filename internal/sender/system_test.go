@@ -297,7 +297,7 @@ func TestTwoInterleavedRequestsBothReady(t *testing.T) {
 		manifestLine("A", 8, 4, 7, 4096) + manifestLine("B", 8, 4, 7, 100)
 	s := send(t, Config{Receivers: []string{r.endpoint}, Stdin: strings.NewReader(text)})
 	sum := s.wait()
-	if sum.Ready != 2 || sum.Sent != 16 || sum.Bytes != 12*4096+4*100 || !sum.Clean() {
+	if sum.Ready != 2 || sum.SentChunks != 16 || sum.SentBytes != 12*4096+4*100 || !sum.Clean() {
 		t.Fatalf("%+v, notes %q", sum, s.notes)
 	}
 }

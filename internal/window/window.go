@@ -2,6 +2,7 @@
 package window
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -16,24 +17,17 @@ const (
 )
 
 // Window keeps the last minute, as a ring of histograms of ten seconds each,
-// and all of the time. One goroutine owns it.
+// and all of the time. An empty one is small. One goroutine owns it.
 type Window struct {
 	ring [buckets]struct {
-		epoch int64 // which ten seconds since the start
-		hist  *hdrhistogram.Histogram
+		epoch int64                   // which ten seconds since the start
+		hist  *hdrhistogram.Histogram // nil: nothing came yet
 	}
-	all *hdrhistogram.Histogram
+	all *hdrhistogram.Histogram // the same
 }
 
 // New makes an empty Window.
-func New() *Window {
-	w := &Window{all: newHistogram()}
-	for i := range w.ring {
-		w.ring[i].hist = newHistogram()
-		w.ring[i].epoch = -1
-	}
-	return w
-}
+func New() *Window { return &Window{} }
 
 // newHistogram counts microseconds, to two digits.
 func newHistogram() *hdrhistogram.Histogram {
@@ -45,9 +39,15 @@ func newHistogram() *hdrhistogram.Histogram {
 func (w *Window) Add(now, took time.Duration) {
 	epoch := int64(now / (length / buckets))
 	b := &w.ring[epoch%buckets]
-	if b.epoch != epoch {
+	switch {
+	case b.hist == nil:
+		b.epoch, b.hist = epoch, newHistogram()
+	case b.epoch != epoch:
 		b.epoch = epoch
 		b.hist.Reset()
+	}
+	if w.all == nil {
+		w.all = newHistogram()
 	}
 	us := min(max(took, 0), longest).Microseconds()
 	_ = b.hist.RecordValue(us) // the only error is a value out of range
@@ -57,11 +57,15 @@ func (w *Window) Add(now, took time.Duration) {
 // Last is the minute up to now.
 func (w *Window) Last(now time.Duration) wire.SnapshotWait {
 	oldest := int64(now/(length/buckets)) - buckets + 1
-	sum := newHistogram()
+	var sum *hdrhistogram.Histogram
 	for _, b := range w.ring {
-		if b.epoch >= max(oldest, 0) {
-			sum.Merge(b.hist)
+		if b.hist == nil || b.epoch < oldest {
+			continue
 		}
+		if sum == nil {
+			sum = newHistogram()
+		}
+		sum.Merge(b.hist)
 	}
 	return wait(sum)
 }
@@ -70,11 +74,29 @@ func (w *Window) Last(now time.Duration) wire.SnapshotWait {
 func (w *Window) All() wire.SnapshotWait { return wait(w.all) }
 
 func wait(h *hdrhistogram.Histogram) wire.SnapshotWait {
+	if h == nil {
+		return wire.SnapshotWait{}
+	}
 	return wire.SnapshotWait{
 		P50: millis(h.ValueAtQuantile(50)),
 		P99: millis(h.ValueAtQuantile(99)),
 		Max: millis(h.Max()),
 	}
+}
+
+// Words is w for people: "p50 3.1ms p99 212ms max 1.93s".
+func Words(w wire.SnapshotWait) string {
+	return fmt.Sprintf("p50 %v p99 %v max %v", duration(w.P50), duration(w.P99), duration(w.Max))
+}
+
+// duration is ms milliseconds, to three digits.
+func duration(ms float64) time.Duration {
+	d := time.Duration(ms * float64(time.Millisecond))
+	unit := time.Duration(1)
+	for d/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit)
 }
 
 func millis(us int64) float64 { return float64(us) / 1000 }

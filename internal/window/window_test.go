@@ -3,6 +3,8 @@ package window
 import (
 	"testing"
 	"time"
+
+	"github.com/pd-tools/pd-tools/wire"
 )
 
 func near(got, want float64) bool { return got > want*0.98 && got < want*1.02 }
@@ -40,5 +42,15 @@ func TestWindowWithNothingInIt(t *testing.T) {
 	w.Add(0, -time.Second) // a clock that went back
 	if s := w.All(); s.Max != 0 {
 		t.Errorf("less than nothing: %+v", s)
+	}
+}
+
+func TestWords(t *testing.T) {
+	got := Words(wire.SnapshotWait{P50: 0.0314, P99: 212.5, Max: 61934})
+	if want := "p50 31.4µs p99 213ms max 1m1.9s"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := Words(wire.SnapshotWait{}); got != "p50 0s p99 0s max 0s" {
+		t.Errorf("of nothing: %q", got)
 	}
 }
