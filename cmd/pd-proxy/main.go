@@ -51,7 +51,7 @@ func app() *urfave.App {
 			cli.Var(&o.run.Count, "n", "COUNT", "", "end when COUNT requests are ready or failed; what came with the last is printed, too", cli.Int(1, 1<<30)),
 			cli.Var(&o.run.Timeout, "timeout", "TIME", "", "end with exit 1 when TIME has passed; 0 or inf: never", cli.Limit),
 			cli.Var(&o.shutdown, "shutdown-timeout", "TIME", "5s", "how long a clean stop may take; 0 or inf: no limit", cli.Limit),
-			cli.Var(&o.monitor, "monitor", "ENDPOINT", "", "does nothing yet", cli.ListenEndpoint),
+			cli.Var(&o.monitor, "monitor", "ENDPOINT", "", "publish what happens, for pd-top", cli.ListenEndpoint),
 		},
 		Action: func(c *urfave.Context) error {
 			if _, err := cli.Args(c); err != nil {
@@ -68,12 +68,17 @@ func serve(c *urfave.Context, o options) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	log := cli.NewLog(c.App.ErrWriter, c.App.Name)
-	if o.monitor != "" {
-		log.NotYet("--monitor")
+	cfg := o.run
+	monitor, err := publish(&cfg, o.monitor, log)
+	if err != nil {
+		_ = log.Close(ctx)
+		return err
 	}
 	out, tell := printer(c, o.json, fail, log)
-	cfg := o.run
-	cfg.Tell = tell
+	cfg.Tell = func(o proxy.Outcome) {
+		tell(o)
+		monitor.tell(o)
+	}
 	cfg.Warn = func(kind, text string) { log.Limitf(kind, "%s", cli.Escape(text)) }
 	listened := false
 	cfg.Listening = func(endpoint string) {
@@ -84,6 +89,7 @@ func serve(c *urfave.Context, o options) error {
 		}
 	}
 	summary, err := proxy.Run(ctx, cfg)
+	monitor.close()
 	if listened {
 		log.Printf("%v", summary)
 	}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -12,6 +14,8 @@ import (
 	"github.com/pebbe/zmq4"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/pd-tools/pd-tools/internal/cli"
+	"github.com/pd-tools/pd-tools/internal/proxy"
 	"github.com/pd-tools/pd-tools/internal/sock"
 	"github.com/pd-tools/pd-tools/wire"
 )
@@ -34,7 +38,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("ENDPOINT", fmt.Sprintf("ipc://@pd-proxy-test-%d-%d", os.Getpid(), scripts.Add(1)))
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"notify": notify, "occupy": occupy},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"notify": notify, "occupy": occupy, "watch": watch},
 	})
 }
 
@@ -73,6 +77,92 @@ func notification(ts *testscript.TestScript, arg string) []byte {
 		return wire.Append(nil, &wire.FailNotif{ReqID: id, Reason: reason})
 	}
 	return wire.Append(nil, &wire.ProxyNotif{ReqID: text})
+}
+
+// watch ENDPOINT TEXT: waits for a message there that has TEXT as JSON.
+func watch(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(await(args[0], func(m wire.Message) bool {
+		text, err := json.Marshal(m)
+		ts.Check(err)
+		return strings.Contains(string(text), args[1])
+	}))
+}
+
+// await waits for a message of a monitor stream.
+func await(endpoint string, ok func(wire.Message) bool) error {
+	zctx, err := sock.NewContext()
+	if err != nil {
+		return err
+	}
+	defer zctx.Close()
+	s, err := zctx.Dial(zmq4.SUB, endpoint, sock.Options{Prepare: func(s *zmq4.Socket) error { return s.SetSubscribe("") }})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	poller := zmq4.NewPoller()
+	poller.Add(s, zmq4.POLLIN)
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if _, err := sock.Wait(poller, time.Until(end)); err != nil {
+			return err
+		}
+		frames, err := sock.Recv(s, 1)
+		if err != nil {
+			continue
+		}
+		m, err := wire.Decode(frames[0])
+		if err != nil || ok(m) {
+			return err
+		}
+	}
+	return fmt.Errorf("%s publishes no such thing", endpoint)
+}
+
+// Who watches is told how each request ended.
+func TestMonitorEvents(t *testing.T) {
+	log := cli.NewLog(io.Discard, "pd-proxy")
+	defer log.Close(t.Context())
+	cfg := proxy.Config{}
+	p, err := publish(&cfg, "tcp://127.0.0.1:*", log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	p.tell(proxy.Outcome{ReqID: "unseen", Status: proxy.Ready}) // nobody watches
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() { // the loop
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for told := false; ; {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
+			cfg.Asks.Answer(time.Now(), func() wire.Message { return &wire.ProxySnapshot{} })
+			if !told && p.Watched() {
+				told = true
+				p.tell(proxy.Outcome{ReqID: "A", Status: proxy.Failed, Time: time.Now(), Reason: "no room", Took: 1500 * time.Microsecond})
+			}
+		}
+	}()
+	err = await(p.Endpoint(), func(m wire.Message) bool {
+		e, ok := m.(*wire.Event)
+		if !ok {
+			return false
+		}
+		if e.Kind != wire.KindProxy || e.ID != cfg.ID || e.Epoch != cfg.Epoch || len(e.Events) != 1 {
+			t.Errorf("%+v", e)
+		}
+		if got := e.Events[0]; got.ReqID != "A" || got.Event != "failed" || got.Reason != "no room" || got.TookMS != 1.5 {
+			t.Errorf("%+v", got)
+		}
+		return true
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 // occupy NAME: takes a free TCP port until the script ends, and sets $NAME to

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/pd-tools/pd-tools/internal/cli"
@@ -33,7 +34,7 @@ func (o *options) publish(log *cli.Log) (*publisher, error) {
 		Warn:     func(kind, text string) { log.Limitf(kind, "%s", text) },
 	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--monitor: %w", err)
 	}
 	log.Printf("monitor on %s", p.Endpoint())
 	if sock.IsPublic(p.Endpoint()) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pebbe/zmq4"
 
+	"github.com/pd-tools/pd-tools/internal/monitor"
 	"github.com/pd-tools/pd-tools/internal/sock"
 	"github.com/pd-tools/pd-tools/wire"
 )
@@ -45,14 +46,17 @@ type Config struct {
 	Tell      func(Outcome)           // called for each request as it ends
 	Warn      func(kind, text string) // for people; a peer can cause as many as it likes
 
+	Asks  *monitor.Asks // if any, are answered with a *wire.ProxySnapshot
+	ID    string        // of this instance, for snapshots
+	Epoch uint64        // the same
+
 	quiet, drain time.Duration // tests: instead of defaultQuiet and defaultDrain
 }
 
 // Summary is what Run did.
 type Summary struct {
 	Counters
-	Pending   int    // requests that wait for more notifications
-	BadFrames uint64 // messages that were no notification
+	Pending int // requests that wait for more notifications
 }
 
 func (s Summary) String() string {
@@ -101,14 +105,14 @@ type collector struct {
 	waker    *sock.Waker
 	poller   *zmq4.Poller
 	tally    *Tally
-	bad      uint64
+	started  time.Time
 }
 
 func open(zctx *sock.Context, cfg Config) (*collector, error) {
 	if cfg.quiet == 0 {
 		cfg.quiet, cfg.drain = defaultQuiet, defaultDrain
 	}
-	c := &collector{cfg: cfg, tally: NewTally(cfg.Expect), poller: zmq4.NewPoller()}
+	c := &collector{cfg: cfg, tally: NewTally(cfg.Expect), poller: zmq4.NewPoller(), started: time.Now()}
 	var err error
 	if c.socket, c.endpoint, err = zctx.Listen(zmq4.PULL, cfg.Listen, sock.Options{MaxFrame: maxFrame, RecvQueue: recvQueue}); err != nil {
 		return nil, err
@@ -119,6 +123,9 @@ func open(zctx *sock.Context, cfg Config) (*collector, error) {
 	}
 	c.poller.Add(c.socket, zmq4.POLLIN)
 	c.poller.Add(c.waker.Socket(), zmq4.POLLIN)
+	if cfg.Asks != nil {
+		cfg.Asks.WakeBy(c.waker.Wake)
+	}
 	return c, nil
 }
 
@@ -136,13 +143,16 @@ func (c *collector) collect(ctx context.Context) error {
 		if _, err := c.readBatch(); err != nil {
 			return err
 		}
+		if c.cfg.Asks != nil {
+			c.cfg.Asks.Answer(time.Now(), c.snapshot)
+		}
 	}
 	return nil
 }
 
 // full says whether Count requests have ended.
 func (c *collector) full() bool {
-	return c.cfg.Count > 0 && c.tally.Counters.Ready+c.tally.Counters.Failed >= uint64(c.cfg.Count)
+	return c.cfg.Count > 0 && c.tally.Counters.Ready+c.tally.Counters.Failed >= int64(c.cfg.Count)
 }
 
 // drain reads until nothing comes any more. New peers are heard, too: ZeroMQ's
@@ -179,7 +189,7 @@ func (c *collector) readBatch() (int, error) {
 func (c *collector) handle(frames [][]byte, framing error) {
 	m, err := decode(frames, framing)
 	if err != nil {
-		c.bad++
+		c.tally.BadFrames++
 		c.cfg.Warn("bad frames", fmt.Sprintf("bad frame: %v", err))
 		return
 	}
@@ -242,5 +252,29 @@ func check(m wire.Message) error {
 }
 
 func (c *collector) summary() Summary {
-	return Summary{Counters: c.tally.Counters, Pending: c.tally.Pending(), BadFrames: c.bad}
+	return Summary{Counters: c.tally.Counters, Pending: c.tally.Pending()}
+}
+
+// snapshot is the state of now, for those who asked.
+func (c *collector) snapshot() wire.Message {
+	now := time.Now()
+	s := &wire.ProxySnapshot{
+		Time:     wire.StampOf(now),
+		Kind:     wire.KindProxy,
+		ID:       c.cfg.ID,
+		Epoch:    c.cfg.Epoch,
+		Endpoint: c.endpoint,
+		UptimeS:  now.Sub(c.started).Seconds(),
+		Expect:   c.cfg.Expect,
+		Pending:  c.tally.Pending(),
+		Waiting:  []wire.ProxyRequest{},
+		Counters: c.tally.Counters,
+	}
+	for id, p := range c.tally.pending.all() {
+		if len(s.Waiting) == wire.MaxSnapshotList {
+			break
+		}
+		s.Waiting = append(s.Waiting, wire.ProxyRequest{ReqID: id, Notifs: p.notifs, AgeMS: now.Sub(p.since).Milliseconds()})
+	}
+	return s
 }

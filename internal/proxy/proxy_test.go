@@ -16,6 +16,7 @@ import (
 	"github.com/pebbe/zmq4"
 	"go.uber.org/goleak"
 
+	"github.com/pd-tools/pd-tools/internal/monitor"
 	"github.com/pd-tools/pd-tools/internal/sock"
 	"github.com/pd-tools/pd-tools/wire"
 )
@@ -128,7 +129,10 @@ func TestOutcome(t *testing.T) {
 			t.Errorf("time is %v", o.Time)
 		}
 	}
-	a.Time, b.Time = time.Time{}, time.Time{}
+	if a.Took <= 0 || a.Took > patience || b.Took <= 0 {
+		t.Errorf("took %v and %v", a.Took, b.Took)
+	}
+	a.Time, b.Time, a.Took, b.Took = time.Time{}, time.Time{}, 0, 0
 	if want := (Outcome{ReqID: "A", Status: Failed, Notifs: 2, Reason: "no room"}); a != want {
 		t.Errorf("told %+v, want %+v", a, want)
 	}
@@ -137,6 +141,55 @@ func TestOutcome(t *testing.T) {
 	}
 	if s, err := r.wait(t); err != nil || s.Ready != 1 || s.Failed != 1 {
 		t.Errorf("%v, %v", s, err)
+	}
+}
+
+// A monitor sees who waits, oldest first, and that they wait no more.
+func TestSnapshot(t *testing.T) {
+	asks := monitor.NewAsks(nil)
+	r := start(t, Config{Expect: 2, Count: 2, Asks: asks, ID: "P", Epoch: 7})
+	until := func(pending int) *wire.ProxySnapshot {
+		t.Helper()
+		for end := time.Now().Add(patience); ; {
+			got := make(chan wire.Message, 1)
+			asks.Add(func(m wire.Message) { got <- m })
+			select {
+			case m := <-got:
+				if s := m.(*wire.ProxySnapshot); s.Pending == pending {
+					return s
+				}
+			case <-time.After(patience):
+			}
+			if time.Now().After(end) {
+				t.Fatalf("never %d pending", pending)
+			}
+		}
+	}
+	if s := until(0); s.Kind != wire.KindProxy || s.ID != "P" || s.Epoch != 7 || s.Endpoint != r.endpoint || s.Expect != 2 || s.UptimeS <= 0 || s.Waiting == nil {
+		t.Errorf("%+v", s)
+	}
+	push(t, r.endpoint, ready("A"), ready("B"), ready("C"), ready("B"), [][]byte{nil, nil, nil})
+	s := until(2)
+	if len(s.Waiting) != 2 || s.Waiting[0].ReqID != "A" || s.Waiting[1].ReqID != "C" || s.Waiting[0].AgeMS < s.Waiting[1].AgeMS || s.Waiting[0].Notifs != 1 {
+		t.Errorf("waiting: %+v", s.Waiting)
+	}
+	if r := s.Counters.Ready; r != 1 {
+		t.Errorf("%d ready", r)
+	}
+	push(t, r.endpoint, failed("A", "no room"))
+	if sum, err := r.wait(t); err != nil || sum.Ready != 1 || sum.Failed != 1 || sum.BadFrames != 1 || sum.Pending != 1 {
+		t.Errorf("%v, %v", sum, err)
+	}
+}
+
+func TestSnapshotIsCut(t *testing.T) {
+	c := &collector{tally: NewTally(2)}
+	for i := range wire.MaxSnapshotList + 10 {
+		c.tally.Ready(noon, fmt.Sprint(i))
+	}
+	s := c.snapshot().(*wire.ProxySnapshot)
+	if len(s.Waiting) != wire.MaxSnapshotList || s.Pending != wire.MaxSnapshotList+10 || s.Waiting[0].ReqID != "0" {
+		t.Errorf("%d listed, %d pending", len(s.Waiting), s.Pending)
 	}
 }
 
@@ -174,7 +227,7 @@ func TestBadFrames(t *testing.T) {
 		}
 	}
 	r.cancel()
-	if s, err := r.wait(t); err != nil || s.BadFrames != uint64(len(bad)) || s.Ready != uint64(len(bad)) {
+	if s, err := r.wait(t); err != nil || s.BadFrames != int64(len(bad)) || s.Ready != int64(len(bad)) {
 		t.Errorf("%v, %v; want %d of each", s, err, len(bad))
 	}
 }

@@ -1,6 +1,9 @@
 package proxy
 
-import "container/list"
+import (
+	"container/list"
+	"iter"
+)
 
 // recent is a map of bounded size: to make room it drops what was put in
 // first. Every operation takes constant time.
@@ -43,6 +46,17 @@ func (r *recent[V]) put(key string, value V) (dropped bool) {
 	}
 	r.byKey[key] = r.order.PushBack(item[V]{key, value})
 	return dropped
+}
+
+// all yields everything, what was put in first first.
+func (r *recent[V]) all() iter.Seq2[string, V] {
+	return func(yield func(string, V) bool) {
+		for e := r.order.Front(); e != nil; e = e.Next() {
+			if i := e.Value.(item[V]); !yield(i.key, i.value) {
+				return
+			}
+		}
+	}
 }
 
 func (r *recent[V]) remove(key string) {

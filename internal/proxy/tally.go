@@ -1,6 +1,10 @@
 package proxy
 
-import "time"
+import (
+	"time"
+
+	"github.com/pd-tools/pd-tools/wire"
+)
 
 // Both memories of a Tally hold at most this many requests: 65,536 req_ids of
 // 512 bytes are 32 MiB.
@@ -24,17 +28,13 @@ type Outcome struct {
 	Time   time.Time `json:"time"`
 	Notifs int       `json:"notifs"` // of this request until it ended, the last included
 	Reason string    `json:"reason"`
+
+	Took time.Duration `json:"-"` // since the first of them
 }
 
 // Counters count requests, but for Duplicates and LateFailures, which count
-// notifications.
-type Counters struct {
-	Ready        uint64
-	Failed       uint64
-	Duplicates   uint64 // of a request that had ended; they change nothing
-	LateFailures uint64 // of a request that was ready already
-	Forgotten    uint64 // pending ones, dropped to make room
-}
+// notifications, and BadFrames, which a Tally never sees.
+type Counters = wire.ProxyCounters
 
 // Effect is what one notification did.
 type Effect int
@@ -53,14 +53,20 @@ const (
 // others have ended since, a notification of it counts as a new request's.
 type Tally struct {
 	expect  int
-	pending *recent[int]    // notifications so far
+	pending *recent[partial]
 	ended   *recent[Status] // how
 	Counters
 }
 
+// partial is a request that waits for more notifications.
+type partial struct {
+	notifs int // so far
+	since  time.Time
+}
+
 // NewTally waits for expect notifications of each request.
 func NewTally(expect int) *Tally {
-	return &Tally{expect: expect, pending: newRecent[int](maxPending), ended: newRecent[Status](maxEnded)}
+	return &Tally{expect: expect, pending: newRecent[partial](maxPending), ended: newRecent[Status](maxEnded)}
 }
 
 // Pending is how many requests wait for more notifications.
@@ -72,22 +78,32 @@ func (t *Tally) Ready(now time.Time, reqID string) (Outcome, Effect) {
 		t.Duplicates++
 		return Outcome{}, Duplicate
 	}
-	seen, _ := t.pending.get(reqID)
-	if seen++; seen < t.expect {
-		if t.pending.put(reqID, seen) {
+	p := t.partial(now, reqID)
+	if p.notifs < t.expect {
+		if t.pending.put(reqID, p) {
 			t.Forgotten++
 			return Outcome{}, Forgetful
 		}
 		return Outcome{}, Counted
 	}
 	t.Counters.Ready++
-	return t.end(Outcome{ReqID: reqID, Status: Ready, Time: now, Notifs: seen})
+	return t.end(Outcome{ReqID: reqID, Status: Ready, Time: now, Notifs: p.notifs, Took: now.Sub(p.since)})
+}
+
+// partial is what there is of a request with one more notification.
+func (t *Tally) partial(now time.Time, reqID string) partial {
+	p, ok := t.pending.get(reqID)
+	if !ok {
+		p.since = now
+	}
+	p.notifs++
+	return p
 }
 
 // Failed books a FailNotif. The outcome is what is, or would have been, told.
 func (t *Tally) Failed(now time.Time, reqID, reason string) (Outcome, Effect) {
-	seen, _ := t.pending.get(reqID)
-	o := Outcome{ReqID: reqID, Status: Failed, Time: now, Notifs: seen + 1, Reason: reason}
+	p := t.partial(now, reqID)
+	o := Outcome{ReqID: reqID, Status: Failed, Time: now, Notifs: p.notifs, Reason: reason, Took: now.Sub(p.since)}
 	switch status, _ := t.ended.get(reqID); status {
 	case Ready:
 		t.LateFailures++
