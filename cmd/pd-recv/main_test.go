@@ -72,7 +72,7 @@ func serveCmd(ts *testscript.TestScript, _ bool, args []string) {
 	s.Dir, s.Stdout, s.Stderr = ts.MkAbs("."), open("out"), open("err")
 	s.Env = []string{
 		"PATH=" + ts.Getenv("PATH"), "FILES=" + ts.Getenv("FILES"),
-		"PD_RECV_LISTEN=tcp://127.0.0.1:*", "PD_RECV_BUFFER_SIZE=40KiB", "PD_RECV_CHUNK_SIZE=4KiB",
+		"PD_RECV_LISTEN=tcp://127.0.0.1:*", "PD_RECV_MONITOR=none", "PD_RECV_BUFFER_SIZE=40KiB", "PD_RECV_CHUNK_SIZE=4KiB",
 	}
 	ts.Check(s.Start())
 	go func() { s.ended <- s.Wait() }()

@@ -65,6 +65,13 @@ func (p *program) ends(code int) {
 // startServe runs pd-recv serve and returns its endpoint.
 func startServe(t *testing.T, args ...string) (*program, string) {
 	t.Helper()
+	p, first := serveAndSay(t, append([]string{"--monitor", "none"}, args...)...)
+	return p, first.Endpoint
+}
+
+// serveAndSay runs pd-recv serve and returns its first line.
+func serveAndSay(t *testing.T, args ...string) (*program, listening) {
+	t.Helper()
 	p := run(t, append([]string{"serve", "--listen", "tcp://127.0.0.1:*"}, args...)...)
 	out := bufio.NewReader(p.stdout)
 	line, err := out.ReadBytes('\n')
@@ -76,7 +83,7 @@ func startServe(t *testing.T, args ...string) (*program, string) {
 		t.Fatal(err)
 	}
 	go io.Copy(io.Discard, out)
-	return p, first.Endpoint
+	return p, first
 }
 
 func ask(t *testing.T, endpoint string) (*client.Conn, context.Context) {

@@ -61,7 +61,7 @@ type serveOptions struct {
 func (o *serveOptions) flags() []urfave.Flag {
 	r := &o.Reservation
 	o.sink = cli.Optional(&o.SinkDelay, "sink", "DELAY", "0s", "play the decoder: release what is ready, after DELAY", cli.Delay)
-	o.monitorFlag = cli.Var(&o.monitor, "monitor", "ENDPOINT", "tcp://127.0.0.1:7602", "publish what happens, for pd-top; does nothing yet", cli.ListenEndpoint)
+	o.monitorFlag = cli.Var(&o.monitor, "monitor", "ENDPOINT", "tcp://127.0.0.1:7602", "publish what happens, for pd-top; none: do not", cli.MonitorEndpoint)
 	o.metricsFlag = cli.Var(&o.metrics, "metrics", "ADDR", "", "serve metrics over HTTP; does nothing yet", cli.Text)
 	o.fabricFlags = []*cli.Flag{
 		cli.Var(&o.fabric.Provider, "fabric", "PROVIDER", "tcp;ofi_rxm", "libfabric provider of ofi, as fi_info names it", cli.Provider),
@@ -137,13 +137,19 @@ func serve(c *urfave.Context, o *serveOptions) error {
 	o.Events = out.Batch
 	o.Warn = func(kind, text string) { log.Limitf(kind, "%s", cli.Escape(text)) }
 	o.sayBefore(log)
+	monitored, err := o.openMonitor(log)
+	if err != nil {
+		return err
+	}
+	defer monitored.close()
 	r, err := receiver.New(o.Config)
 	if err == nil {
 		out.JSON(&listening{
-			Event: "listening", Endpoint: r.Endpoint(), Engine: strings.Join(r.Engines(), ","), TotalChunks: o.Reservation.Slots,
+			Event: "listening", Endpoint: r.Endpoint(), Monitor: monitored.endpoint(), Engine: strings.Join(r.Engines(), ","), TotalChunks: o.Reservation.Slots,
 			ChunkSize: o.Reservation.SlotBytes, BufferSize: o.buffer, Epoch: o.Reservation.Epoch,
 		})
 		o.sayAfter(log, r)
+		monitored.say(log)
 		go watchFiles(ctx, log)
 		err = r.Run(ctx)
 	}
@@ -202,9 +208,6 @@ func (o *serveOptions) open() (rdma.Target, error) {
 
 // sayBefore tells people what they should know before it starts.
 func (o *serveOptions) sayBefore(log *cli.Log) {
-	if o.monitorFlag.IsSet() {
-		log.NotYet("--monitor")
-	}
 	if o.metricsFlag.IsSet() {
 		log.NotYet("--metrics")
 	}

@@ -198,6 +198,14 @@ func Provider(s string) (string, error) {
 // ListenEndpoint takes an endpoint to listen on.
 func ListenEndpoint(s string) (string, error) { return s, sock.CheckListen(s) }
 
+// MonitorEndpoint takes an endpoint to publish on; "none" is none, and gives "".
+func MonitorEndpoint(s string) (string, error) {
+	if s == "none" || s == "" {
+		return "", nil
+	}
+	return ListenEndpoint(s)
+}
+
 // DialEndpoint takes an endpoint to connect to.
 func DialEndpoint(s string) (string, error) { return s, sock.CheckDial(s) }
 

@@ -49,6 +49,7 @@ var badValues = map[string]map[string]string{
 		"7600": "write tcp://HOST:PORT", "tcp://127.0.0.1": "no port", "tcp://127.0.0.1:70000": "0 to 65535",
 		"tcp://::1:7600": "tcp://[::1]:PORT", "http://127.0.0.1:1": "write tcp://HOST:PORT", "": "write tcp://HOST:PORT",
 	},
+	"monitor":  {"7602": "write tcp://HOST:PORT", "tcp://127.0.0.1": "no port", "off": "write tcp://HOST:PORT"},
 	"dial":     {"tcp://*:7600": "name a host", "tcp://127.0.0.1:0": "name the port", "localhost:1": "write tcp://HOST:PORT"},
 	"size":     {"0": "less than a byte", "-1": "write bytes", "lots": "KiB", "NaN": "write bytes", "9999999TiB": "write bytes", "": "write bytes"},
 	"limit":    {"-1": "write bytes", "lots": "KiB", "": "write bytes"}, // a size that may be off
@@ -76,7 +77,7 @@ func TestBadFlags(t *testing.T) {
 			"listen": "listen", "buffer-size": "size", "chunk-size": "size", "engine": "choice", "admission": "choice",
 			"fabric": "provider", "fabric-addr": "address", "fabric-service": "port",
 			"admit-timeout": "duration", "lease": "duration", "legacy-lease": "duration", "ready-ttl": "duration", "overtake": "count",
-			"queue-limit": "count", "queue-bytes": "limit", "sink": "duration", "proxy": "dial", "monitor": "listen", "metrics": "text",
+			"queue-limit": "count", "queue-bytes": "limit", "sink": "duration", "proxy": "dial", "monitor": "monitor", "metrics": "text",
 			"shutdown-timeout": "duration",
 		}},
 		{[]string{"pd-recv", "stat"}, map[string]string{"timeout": "duration"}},

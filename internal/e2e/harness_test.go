@@ -37,6 +37,8 @@ func TestMain(m *testing.M) {
 		bin = dir
 		// A program with the race detector otherwise waits for a second at its end.
 		os.Setenv("GORACE", "atexit_sleep_ms=0")
+		// Of many receivers at once only one could have the default.
+		os.Setenv("PD_RECV_MONITOR", "none")
 		args := []string{"build", "-o", dir}
 		if raceEnabled {
 			args = append(args, "-race")
