@@ -11,6 +11,7 @@ import (
 	urfave "github.com/urfave/cli/v2"
 
 	"github.com/pd-tools/pd-tools/internal/cli"
+	"github.com/pd-tools/pd-tools/internal/metrics"
 	"github.com/pd-tools/pd-tools/internal/proxy"
 	"github.com/pd-tools/pd-tools/internal/sock"
 )
@@ -34,6 +35,7 @@ type options struct {
 	run      proxy.Config
 	json     bool
 	monitor  string
+	metrics  string
 	shutdown time.Duration
 }
 
@@ -52,6 +54,7 @@ func app() *urfave.App {
 			cli.Var(&o.run.Timeout, "timeout", "TIME", "", "end with exit 1 when TIME has passed; 0 or inf: never", cli.Limit),
 			cli.Var(&o.shutdown, "shutdown-timeout", "TIME", "5s", "how long a clean stop may take; 0 or inf: no limit", cli.Limit),
 			cli.Var(&o.monitor, "monitor", "ENDPOINT", "", "publish what happens, for pd-top", cli.ListenEndpoint),
+			cli.Var(&o.metrics, "metrics", "ADDR", "", "serve metrics and health over HTTP on HOST:PORT; port * is a free one", cli.HTTPAddress),
 		},
 		Action: func(c *urfave.Context) error {
 			if _, err := cli.Args(c); err != nil {
@@ -70,7 +73,12 @@ func serve(c *urfave.Context, o options) error {
 	log := cli.NewLog(c.App.ErrWriter, c.App.Name)
 	cfg := o.run
 	monitor, err := publish(&cfg, o.monitor, log)
+	var served *metrics.Server
+	if err == nil {
+		served, err = openMetrics(&cfg, o.metrics, c.App, log)
+	}
 	if err != nil {
+		monitor.close()
 		_ = log.Close(ctx)
 		return err
 	}
@@ -90,6 +98,7 @@ func serve(c *urfave.Context, o options) error {
 	}
 	summary, err := proxy.Run(ctx, cfg)
 	monitor.close()
+	served.Close()
 	if listened {
 		log.Printf("%v", summary)
 	}

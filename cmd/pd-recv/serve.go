@@ -54,15 +54,14 @@ type serveOptions struct {
 	metrics  string
 	shutdown time.Duration
 
-	sink, monitorFlag, metricsFlag *cli.Flag
-	fabricFlags                    []*cli.Flag
+	sink, monitorFlag *cli.Flag
+	fabricFlags       []*cli.Flag
 }
 
 func (o *serveOptions) flags() []urfave.Flag {
 	r := &o.Reservation
 	o.sink = cli.Optional(&o.SinkDelay, "sink", "DELAY", "0s", "play the decoder: release what is ready, after DELAY", cli.Delay)
 	o.monitorFlag = cli.Var(&o.monitor, "monitor", "ENDPOINT", "tcp://127.0.0.1:7602", "publish what happens, for pd-top; none: do not", cli.MonitorEndpoint)
-	o.metricsFlag = cli.Var(&o.metrics, "metrics", "ADDR", "", "serve metrics over HTTP; does nothing yet", cli.Text)
 	o.fabricFlags = []*cli.Flag{
 		cli.Var(&o.fabric.Provider, "fabric", "PROVIDER", "tcp;ofi_rxm", "libfabric provider of ofi, as fi_info names it", cli.Provider),
 		cli.Var(&o.fabric.Addr, "fabric-addr", "ADDR", "", "address of this host where ofi is written; else that of --listen", cli.IPAddress),
@@ -85,7 +84,7 @@ func (o *serveOptions) flags() []urfave.Flag {
 		o.sink,
 		cli.Var(&o.Proxy, "proxy", "ENDPOINT", "", "tell this pd-proxy which requests expire", cli.DialEndpoint),
 		o.monitorFlag,
-		o.metricsFlag,
+		cli.Var(&o.metrics, "metrics", "ADDR", "", "serve metrics and health over HTTP on HOST:PORT; port * is a free one", cli.HTTPAddress),
 		cli.Var(&o.shutdown, "shutdown-timeout", "TIME", "5s", "how long a stop by signal may take; 0 or inf: no limit", cli.Limit),
 	}
 }
@@ -142,6 +141,12 @@ func serve(c *urfave.Context, o *serveOptions) error {
 		return err
 	}
 	defer monitored.close()
+	served, err := o.openMetrics(c.App, log)
+	if err != nil {
+		cli.Flush(ctx, out, log)
+		return err
+	}
+	defer served.Close()
 	r, err := receiver.New(o.Config)
 	if err == nil {
 		out.JSON(&listening{
@@ -208,9 +213,6 @@ func (o *serveOptions) open() (rdma.Target, error) {
 
 // sayBefore tells people what they should know before it starts.
 func (o *serveOptions) sayBefore(log *cli.Log) {
-	if o.metricsFlag.IsSet() {
-		log.NotYet("--metrics")
-	}
 	if set := func(f *cli.Flag) bool { return f.IsSet() }; slices.ContainsFunc(o.fabricFlags, set) && !slices.Contains(o.engines, "ofi") {
 		log.Printf("warning: the --fabric flags say nothing about %s: they are for --engine ofi", strings.Join(o.engines, ","))
 	}

@@ -15,6 +15,7 @@ import (
 	urfave "github.com/urfave/cli/v2"
 
 	"github.com/pd-tools/pd-tools/internal/cli"
+	"github.com/pd-tools/pd-tools/internal/metrics"
 	"github.com/pd-tools/pd-tools/internal/sender"
 	"github.com/pd-tools/pd-tools/rdma/engines"
 	"github.com/pd-tools/pd-tools/wire"
@@ -28,6 +29,7 @@ type options struct {
 	engine  string
 	notify  string
 	monitor string
+	metrics string
 }
 
 func newApp() *urfave.App {
@@ -56,6 +58,7 @@ One JSON line on stdout says how each request ended.
 			cli.Var(&o.Pace, "pace", "R", "", "obey the lines' \"at\", R times as fast", cli.Factor),
 			cli.Var(&o.Name, "name", "NAME", "", "name of this sender, for people", name),
 			cli.Var(&o.monitor, "monitor", "ENDPOINT", "", "publish what happens, for pd-top", cli.ListenEndpoint),
+			cli.Var(&o.metrics, "metrics", "ADDR", "", "serve metrics and health over HTTP on HOST:PORT; port * is a free one", cli.HTTPAddress),
 			cli.Var(&o.ShutdownTimeout, "shutdown-timeout", "TIME", "5s", "how long a stop by signal may take; 0 or inf: no limit", cli.Limit),
 		},
 		Action:   func(c *urfave.Context) error { return send(c, o) },
@@ -83,7 +86,13 @@ func send(c *urfave.Context, o *options) error {
 	show := newDisplay(c.App.ErrWriter)
 	log := cli.NewLog(show, c.App.Name)
 	monitor, err := o.publish(log)
+	var served *metrics.Server
+	var book func(*sender.Result)
+	if err == nil {
+		served, book, err = o.openMetrics(c.App, log)
+	}
 	if err != nil {
+		monitor.close()
 		show.close()
 		_ = log.Close(ctx)
 		return err
@@ -93,6 +102,7 @@ func send(c *urfave.Context, o *options) error {
 	o.Result = func(r *sender.Result) {
 		lines.JSON(r)
 		monitor.tell(r)
+		book(r)
 	}
 	o.Note = func(kind sender.Kind, text string) {
 		if kind == sender.OfFailed {
@@ -107,6 +117,7 @@ func send(c *urfave.Context, o *options) error {
 
 	summary, err := sender.Run(ctx, o.Config)
 	monitor.close()
+	served.Close()
 	show.close()
 	if err == nil {
 		log.Printf("%s", summary.String())

@@ -90,11 +90,6 @@ func (l *Log) count(name string) (pass bool, suppressed uint64) {
 	return true, suppressed
 }
 
-// NotYet says that a flag was accepted for what comes later.
-func (l *Log) NotYet(flag string) {
-	l.Printf("%s does nothing yet: it is accepted for a later version", flag)
-}
-
 // Close tells what was suppressed and waits until all is written or ctx done.
 func (l *Log) Close(ctx context.Context) error {
 	l.mu.Lock()

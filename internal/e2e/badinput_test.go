@@ -63,6 +63,7 @@ var badValues = map[string]map[string]string{
 	"address":  {"eth0": "no IP address", "10.0.0.1:7600": "no IP address", "": "no IP address"},
 	"port":     {"70000": "1 to 65535", "-1": "1 to 65535", "http": "1 to 65535", "": "1 to 65535"},
 	"name":     {strings.Repeat("n", 257): "at most 256"},
+	"http":     {"9100": "write HOST:PORT", "http://127.0.0.1:9100": "without http://", "[::1]": "write HOST:PORT", "localhost:http": "1 to 65535", "a b:1": "neither a name"},
 }
 
 // TestBadFlags gives every flag of every program each bad value of its kind, on
@@ -77,7 +78,7 @@ func TestBadFlags(t *testing.T) {
 			"listen": "listen", "buffer-size": "size", "chunk-size": "size", "engine": "choice", "admission": "choice",
 			"fabric": "provider", "fabric-addr": "address", "fabric-service": "port",
 			"admit-timeout": "duration", "lease": "duration", "legacy-lease": "duration", "ready-ttl": "duration", "overtake": "count",
-			"queue-limit": "count", "queue-bytes": "limit", "sink": "duration", "proxy": "dial", "monitor": "monitor", "metrics": "text",
+			"queue-limit": "count", "queue-bytes": "limit", "sink": "duration", "proxy": "dial", "monitor": "monitor", "metrics": "http",
 			"shutdown-timeout": "duration",
 		}},
 		{[]string{"pd-recv", "stat"}, map[string]string{"timeout": "duration"}},
@@ -85,13 +86,13 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"pd-recv", "drop"}, map[string]string{"timeout": "duration"}},
 		{[]string{"pd-send"}, map[string]string{
 			"to": "dial", "proxy": "dial", "notify": "choice", "staging-size": "size", "batch": "count", "engine": "choice",
-			"fabric": "provider", "fabric-addr": "address", "timeout": "duration", "pending": "limit", "pace": "number", "name": "name", "monitor": "listen", "shutdown-timeout": "duration",
+			"fabric": "provider", "fabric-addr": "address", "timeout": "duration", "pending": "limit", "pace": "number", "name": "name", "monitor": "listen", "metrics": "http", "shutdown-timeout": "duration",
 		}},
 		{[]string{"pd-send", "manifest"}, map[string]string{
 			"chunk-size": "size", "tokens-per-chunk": "count", "limit": "count", "interleave": "count", "batch": "count", "prefix": "text",
 		}},
 		{[]string{"pd-proxy"}, map[string]string{
-			"listen": "listen", "json": "bool", "expect": "count", "n": "count", "timeout": "duration", "monitor": "listen", "shutdown-timeout": "duration",
+			"listen": "listen", "json": "bool", "expect": "count", "n": "count", "timeout": "duration", "monitor": "listen", "metrics": "http", "shutdown-timeout": "duration",
 		}},
 		{[]string{"pd-top"}, map[string]string{}},
 	} {

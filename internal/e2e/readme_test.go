@@ -30,7 +30,7 @@ func TestReadme(t *testing.T) {
 		}
 	}
 	recv, proxy := freePort(t), freePort(t)
-	ports := strings.NewReplacer(":7600", ":"+recv, ":7700", ":"+proxy, " 7601 ", " "+freePort(t)+" ")
+	ports := strings.NewReplacer(":7600", ":"+recv, ":7700", ":"+proxy, ":7603", ":"+freePort(t), " 7601 ", " "+freePort(t)+" ")
 	dir := t.TempDir()
 	env := append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"),
 		"PD_RECV_LISTEN=tcp://127.0.0.1:"+recv, "PD_PROXY_LISTEN=tcp://127.0.0.1:"+proxy)
@@ -84,9 +84,9 @@ var contractFlags = map[string]string{
 	"pd-recv": "--listen --buffer-size --chunk-size --engine --fabric --fabric-addr --fabric-service --admission --admit-timeout --lease --legacy-lease --ready-ttl " +
 		"--overtake --queue-limit --queue-bytes --sink --proxy --monitor --metrics --shutdown-timeout",
 	"pd-recv take":     "-o --keep",
-	"pd-send":          "--to --proxy --staging-size --batch --engine --timeout --pending --pace --name --monitor --notify --shutdown-timeout",
+	"pd-send":          "--to --proxy --staging-size --batch --engine --timeout --pending --pace --name --monitor --metrics --notify --shutdown-timeout",
 	"pd-send manifest": "--chunk-size --tokens-per-chunk --limit --interleave --batch",
-	"pd-proxy":         "--listen --json --expect -n --timeout --monitor --shutdown-timeout",
+	"pd-proxy":         "--listen --json --expect -n --timeout --monitor --metrics --shutdown-timeout",
 }
 
 func TestHelpHasTheContractsFlags(t *testing.T) {

@@ -64,6 +64,22 @@ type Server struct {
 	constant *prometheus.Registry // what is not in a Snapshot
 }
 
+// Open is Listen, and says where on stderr. It returns nil without an address.
+func Open(cfg Config, say func(format string, args ...any)) (*Server, error) {
+	if cfg.Addr == "" {
+		return nil, nil
+	}
+	s, err := Listen(cfg)
+	if err != nil {
+		return nil, err
+	}
+	say("metrics on http://%s/metrics", s.Addr())
+	if s.IsPublic() {
+		say("warning: other hosts can reach http://%s, and nothing asks who they are", s.Addr())
+	}
+	return s, nil
+}
+
 // Listen serves from now on, before the control loop turns as well.
 func Listen(cfg Config) (*Server, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), resolveTime)
@@ -132,6 +148,9 @@ func (s *Server) serve() {
 
 // Close ends it. What is under way is answered, but for who does not read.
 func (s *Server) Close() {
+	if s == nil {
+		return
+	}
 	s.cancel()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
