@@ -502,3 +502,22 @@ func TestInt(t *testing.T) {
 		t.Error("I(5) and U(5) differ")
 	}
 }
+
+func TestNameOf(t *testing.T) {
+	for _, m := range everyMessage() {
+		if name, err := NameOf(Append(nil, m)); name != m.name() || err != nil {
+			t.Errorf("%T: %q, %v", m, name, err)
+		}
+	}
+	if name, err := NameOf([]byte("\x82\xa1a\xc0\xa4type\xa3New")); name != "New" || err != nil {
+		t.Errorf("an unknown message, its name last: %q, %v", name, err)
+	}
+	for _, b := range hostile() {
+		if name, err := NameOf(b); (name == "") != (err != nil) {
+			t.Errorf("%q: %q, %v", b, name, err)
+		}
+	}
+	if _, err := NameOf(nil); err == nil {
+		t.Error("nothing has a name")
+	}
+}

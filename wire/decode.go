@@ -59,6 +59,29 @@ func Decode(b []byte) (Message, error) {
 	return m, nil
 }
 
+// NameOf is the name of the message that b seems to be, without a look at the
+// rest of it.
+func NameOf(b []byte) (string, error) {
+	d := decoders.Get().(*decoder)
+	d.reset(b)
+	name, err := d.name()
+	d.reset(nil)
+	decoders.Put(d)
+	if err != nil {
+		return "", err
+	}
+	return name, nil
+}
+
+func (d *decoder) name() (string, *DecodeError) {
+	n, err := d.head(kindMap)
+	if err != nil {
+		return "", err
+	}
+	tag, err := d.tag(n)
+	return string(tag), err
+}
+
 func (d *decoder) message() (Message, *DecodeError) {
 	n, err := d.head(kindMap)
 	if err != nil {
