@@ -27,6 +27,7 @@ type detail struct {
 	queue *wire.SnapshotWaiter
 	live  bool
 	seen  time.Time // when it was last live, by the source's clock
+	rate  float64   // bytes a second; below 0: not known
 	off   int
 }
 
@@ -45,7 +46,10 @@ func (d *detail) follow(m *Model) {
 	if f == nil {
 		return
 	}
-	d.live = false
+	d.live, d.rate = false, -1
+	if f.rates.known {
+		d.rate = f.reqRate[d.id]
+	}
 	switch {
 	case f.recv != nil:
 		if i := slices.IndexFunc(f.recv.Requests, func(r wire.SnapshotRequest) bool { return r.ReqID == d.id }); i >= 0 {
@@ -136,6 +140,14 @@ func (d *detail) lines(m *Model) []line {
 	return lines
 }
 
+// bytesRate is a rate that may not be known.
+func (m *Model) bytesRate(v float64) string {
+	if v < 0 {
+		return "-"
+	}
+	return m.units.bytes(v) + "/s"
+}
+
 func field(name, s string) line { return line{{pad(name, 12, true), strong}, {s, plain}} }
 
 // split cuts clean text into pieces of at most w columns.
@@ -169,8 +181,9 @@ func (d *detail) receiverLines(m *Model, mine []*entry) []line {
 	}
 	lines = append(lines,
 		field("chunks", fmt.Sprintf("%d declared, %d allocated, %d written, %d shared, %s", r.TotalChunks, r.Allocated, r.Written, r.Shared, m.units.bytes(float64(r.Bytes)))),
+		field("rate", m.bytesRate(d.rate)),
 		nil, line{{"timeline", strong}})
-	lines = append(lines, timeline(r, mine)...)
+	lines = append(lines, m.timeline(r, mine)...)
 	if res := reserved(s, r); res > 0 {
 		lines = append(lines, nil, line{{"slots", strong}, {fmt.Sprintf("  %s written %d  %s allocated %d  %s promised %d",
 			"#", r.Written, "=", max(r.Allocated-r.Written, 0), ".", max(res-r.Allocated, 0)), plain}})
@@ -187,7 +200,7 @@ type step struct {
 }
 
 // timeline has the moments that are known, each with what lies between.
-func timeline(r *wire.SnapshotRequest, mine []*entry) []line {
+func (m *Model) timeline(r *wire.SnapshotRequest, mine []*entry) []line {
 	steps := []step{{"queued", 0, "its first batch came"}}
 	for _, s := range []step{
 		{"granted", float64(r.AdmittedMS), "waited for admission"}, {"first write", float64(r.FirstWriteMS), ""},
@@ -206,12 +219,12 @@ func timeline(r *wire.SnapshotRequest, mine []*entry) []line {
 	var lines []line
 	before := 0.0
 	for i, s := range steps {
-		l := text("  " + pad(head(clean(s.name, false), 12), 12, true) + pad("+"+millis(s.at), 10, false))
+		l := text("  " + pad(head(clean(s.name, m.opts.ASCII), 12), 12, true) + pad("+"+millis(s.at), 10, false))
 		if i > 0 {
 			l = l.add(plain, pad(millis(max(s.at-before, 0)), 10, false)+" later")
 		}
 		if s.note != "" && (s.name != "granted" || s.at > 0) {
-			l = l.add(faint, "  "+clean(s.note, true))
+			l = l.add(faint, "  "+clean(s.note, m.opts.ASCII))
 		}
 		lines = append(lines, l)
 		before = s.at
@@ -224,7 +237,8 @@ func timeline(r *wire.SnapshotRequest, mine []*entry) []line {
 func slotMap(r *wire.SnapshotRequest, res, w int) []line {
 	const most = 8 // lines
 	w = max(w, 1)
-	each := (res + w*most - 1) / (w * most)
+	res = min(res, 1<<30)
+	each := (res-1)/(w*most) + 1
 	sign := func(slot int) byte {
 		switch {
 		case slot < r.Written:

@@ -30,8 +30,8 @@ func (m *Model) eventTable(src int, events []entry) *table {
 				}
 				return span{"INFO", plain}
 			}},
-			{name: "EVENT", wide: 20, grow: 1, most: 10_000, left: true, cell: func(row, w int) span {
-				return span{head(m.say(at(row), w), w), plain}
+			{name: "EVENT", wide: 20, grow: 1, most: 10_000, left: true, prose: true, cell: func(row, w int) span {
+				return span{m.say(at(row), w), plain}
 			}},
 		},
 	}

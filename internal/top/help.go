@@ -17,26 +17,45 @@ func helper(g *glyphs, w int) help.Model {
 }
 
 // keyLine is the foot line.
-func (m *Model) keyLine() line {
+func (m *Model) keyLine(b []key.Binding) line {
 	h := helper(m.glyphs, m.w)
-	return line{{h.ShortHelpView(keys.short(len(m.sources) > 1)), faint}}.cut(m.w)
+	return line{{h.ShortHelpView(b), faint}}.cut(m.w)
 }
 
 // words say what the columns and states mean.
 var words = []string{
-	"The buffer's slots: ready (written, waits for its decoder), written (of requests that are not ready yet), held (has a",
-	"chunk, not written), promised (reserved, no chunk yet), quarantined (somebody may still write to it), free. They add up.",
-	"RES      slots reserved for the request          ALLOC    of those, with a chunk          WRITTEN  of those, committed",
-	"NEED     slots a waiting request asks for        LACKS    slots to be freed before its turn, all ahead of it included",
+	"The buffer's slots are, and add up to all of them:",
+	"  ready        written, of a request that waits for its decoder",
+	"  written      of a request that is not ready yet",
+	"  held         has a chunk that is not written yet",
+	"  promised     reserved for a request, has no chunk yet",
+	"  quarantined  somebody gone may still write to it",
+	"  peak         the most that were not free at one time",
+	"",
+	"RES      slots reserved for the request",
+	"ALLOC    of those, with a chunk",
+	"WRITTEN  of those, committed",
+	"RATE     what was written of it in the last second, or since the refresh before",
+	"IDLE     since a message last named it",
+	"NEED     slots a waiting request asks for",
+	"LACKS    slots still to be freed before its turn, all ahead of it included",
 	"*        it would fit into what is free, but waits behind others",
-	"BLOCKED  a sender's requests that wait for admission; STG.BLK its batches that wait for its own staging buffer",
-	"SINCE    how long the oldest of them has waited  HOLDS    slots promised to and held by the sender's requests",
-	"STALLED  not all is written and nothing was heard of it for --stall",
-	"UNREAD   ready for 30s (or half of --ready-ttl) and nobody takes it; TAKEN: a decoder is reading it",
-	"STALE    nothing comes from the endpoint any more: these are the last numbers known",
-	"p50 p99 max are of the last minute; wait: first batch to admission; time: first batch to ready; write: between the two.",
-	"Rates are by the source's own clock, of the last second or refresh; the line of bars has a second each, newest at right.",
-	"Filter: part of a request, sender or state, in whatever case; ! in front: what has it not. Times are UTC. +/- sets the delay.",
+	"BLOCKED  the sender's requests that wait for admission here; SINCE: the oldest",
+	"STG      its batches that wait for its own staging buffer; SINCE: the oldest.",
+	"         Known where that pd-send's monitor is watched too",
+	"HOLDS    slots promised to and held by the sender's requests",
+	"LEASE    until the sender's lease ends, if nothing is heard of it",
+	"",
+	"STALLED  not all is written, and nothing was heard of it for --stall",
+	"UNREAD   ready for 30s (or half of --ready-ttl) and nobody takes it",
+	"TAKEN    a decoder is reading it",
+	"STALE    nothing comes from the endpoint: these are the last numbers known",
+	"",
+	"p50, p99 and max are of the last minute. waited: first batch to admission;",
+	"to ready: first batch to ready; write: admission to ready. Rates are by the",
+	"source's own clock. The line of bars has a second each, the newest at right.",
+	"A filter is part of a request, sender or state; with ! in front, what has it",
+	"not. Times are UTC.",
 }
 
 // helpScreen is the whole screen of help.
@@ -48,7 +67,7 @@ func (m *Model) helpScreen() []line {
 	for len(lines) < m.h-1 {
 		lines = append(lines, nil)
 	}
-	return append(lines, line{{"esc or ? closes this, j and k scroll", faint}})
+	return append(lines, m.keyLine(keys.inHelp()))
 }
 
 func (m *Model) helpBody() []line {
@@ -65,25 +84,9 @@ func (m *Model) helpBody() []line {
 	}
 	lines = append(lines, nil)
 	for _, s := range words {
-		for _, part := range wrap(s, m.w) {
-			lines = append(lines, text(part))
-		}
+		lines = append(lines, text(s))
 	}
 	return lines
-}
-
-// wrap breaks plain text at spaces; what follows is set in.
-func wrap(s string, w int) []string {
-	var parts []string
-	for len(s) > w {
-		at := strings.LastIndexByte(s[:w+1], ' ')
-		if at <= 9 {
-			at = w
-		}
-		parts = append(parts, strings.TrimRight(s[:at], " "))
-		s = "         " + strings.TrimLeft(s[at:], " ")
-	}
-	return append(parts, s)
 }
 
 func (m *Model) scrollHelp(msg tea.KeyMsg) {

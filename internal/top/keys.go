@@ -29,7 +29,7 @@ var keys = keyMap{
 	last:      bind("G/End", "last row", "G", "end"),
 	pane:      bind("tab", "pane", "tab"),
 	back:      bind("S-tab", "pane before", "shift+tab"),
-	panes:     bind("1-4", "that pane; again: zoom", "1", "2", "3", "4"),
+	panes:     bind("1-4", "pane; again: zoom", "1", "2", "3", "4"),
 	zoom:      bind("z", "zoom the pane", "z"),
 	enter:     bind("enter", "detail", "enter"),
 	esc:       bind("esc", "back, no filter", "esc"),
@@ -53,6 +53,15 @@ func (k *keyMap) short(several bool) []key.Binding {
 		b = append(b, k.next)
 	}
 	return append(b, k.units, k.totals, bind("+/-", "delay"))
+}
+
+// inDetail and inHelp are the foot line there.
+func (k *keyMap) inDetail() []key.Binding {
+	return []key.Binding{k.esc, k.down, k.up, k.pause, k.units, k.help, k.quit}
+}
+
+func (k *keyMap) inHelp() []key.Binding {
+	return []key.Binding{k.esc, k.down, k.up, k.pageDown, k.pageUp, k.quit}
 }
 
 // full is the help, in columns.

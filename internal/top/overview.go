@@ -54,7 +54,7 @@ type summary struct {
 func (m *Model) summary(i int) summary {
 	v := m.view(i)
 	s := summary{kind: "-", id: "-", rate: "-", queue: -1, blocked: -1, oldest: -1}
-	s.state, s.style = v.word(m.now)
+	s.state, s.style = v.word()
 	f := v.frame
 	if f == nil {
 		s.note = v.status.Err
@@ -161,7 +161,7 @@ func (m *Model) overviewTables() []*table {
 				}
 				return span{whole(at(row).oldest), plain}
 			}, cmp: by(func(row int) int64 { return at(row).oldest }), desc: true},
-			{name: "NOTE", wide: 12, grow: 2, most: 200, left: true, drop: 4, cell: func(row, _ int) span {
+			{name: "NOTE", wide: 12, grow: 2, most: 200, left: true, prose: true, drop: 4, cell: func(row, _ int) span {
 				return span{clean(at(row).note, m.opts.ASCII), bad}
 			}},
 		},

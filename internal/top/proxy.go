@@ -18,7 +18,7 @@ func (m *Model) proxyFigures(f *frame, w int) []line {
 		l = l.add(plain, ", oldest "+whole(f.oldest))
 	}
 	l = m.ends(w, l, m.tally(nil, "failed", c.Failed, bad), nil)
-	faults := label("Faults")
+	faults := text(pad("Faults", labelWide-2, true))
 	faults = m.tally(faults, "duplicates", c.Duplicates, warn)
 	faults = m.tally(faults, "late failures", c.LateFailures, warn)
 	faults = m.tally(faults, "forgotten", c.Forgotten, bad)

@@ -23,7 +23,10 @@ func (m *Model) receiverFigures(f *frame, w, h int) []line {
 		m.admitLine(f, w),
 		m.readyLine(f, w),
 	}
-	if h >= 26 {
+	switch {
+	case h < 16:
+		lines = lines[:4]
+	case h >= 26:
 		lines = append(lines, m.endedLine(s, w), m.faultsLine(s, w))
 	}
 	return lines
@@ -75,7 +78,7 @@ func (m *Model) bufferLine(s *wire.SnapshotSlots, w int) line {
 // gaugeLine is the whole buffer as a bar. What is there at all is seen: a part
 // has at least one column.
 func (m *Model) gaugeLine(s *wire.SnapshotSlots, w int) line {
-	used := pad(percent(s.Total-s.Free, s.Total), 4, false) + " used"
+	used := pad(percent(s.Total-s.Free, s.Total), 4, false) + " of " + m.units.count(int64(s.Total))
 	n := w - 2 - width(used) - 1
 	parts := m.parts(s)
 	sizes := make([]int, len(parts))
@@ -86,7 +89,7 @@ func (m *Model) gaugeLine(s *wire.SnapshotSlots, w int) line {
 	at := 0
 	peak := -1
 	if s.Total > 0 && s.Peak > s.Total-s.Free {
-		peak = min(s.Peak*n/s.Total, n-1)
+		peak = min(int(float64(s.Peak)/float64(s.Total)*float64(n)), n-1)
 	}
 	for i, k := range share(sizes, n) {
 		p := parts[i]
@@ -104,16 +107,16 @@ func (m *Model) gaugeLine(s *wire.SnapshotSlots, w int) line {
 // rest in proportion, n in all.
 func share(sizes []int, n int) []int {
 	out := make([]int, len(sizes))
-	total, left := 0, n
+	total := 0.0
 	for _, s := range sizes {
-		total += max(s, 0)
+		total += float64(max(s, 0))
 	}
 	if total == 0 || n <= 0 {
 		return out
 	}
 	for i, s := range sizes {
-		if s > 0 && left > 0 {
-			out[i] = max(s*n/total, 1)
+		if s > 0 {
+			out[i] = max(int(float64(s)/total*float64(n)), 1)
 		}
 	}
 	sum := 0
@@ -200,9 +203,11 @@ func (m *Model) sparkline(v []float64, w int) string {
 	return b.String()
 }
 
-// took is a line of percentiles, of the last minute.
-func took(what string, s wire.SnapshotWait) string {
-	return fmt.Sprintf("%s p50 %s  p99 %s  max %s", what, pad(millis(s.P50), 6, true), pad(millis(s.P99), 6, true), pad(millis(s.Max), 6, true))
+// took is how long something took in the last minute, added to a line; where
+// there is little room, without the longest.
+func took(l line, what string, s wire.SnapshotWait, w int) line {
+	brief := l.add(plain, fmt.Sprintf("  %s p50 %s  p99 %s", pad(what, 8, true), pad(millis(s.P50), 6, true), pad(millis(s.P99), 6, true)))
+	return widest(w, brief.add(plain, "  max "+pad(millis(s.Max), 6, true)), brief)
 }
 
 // tally is a count that is trouble unless it is 0.
@@ -219,15 +224,14 @@ func (m *Model) admitLine(f *frame, w int) line {
 	if m.totals {
 		now = m.units.count(s.Counters.Admitted)
 	}
-	l := label("Admit").add(strong, pad(now, 12, false)).add(plain, "  "+took("wait", s.AdmitWait))
+	l := took(label("Admit").add(strong, pad(now, 12, false)), "waited", s.AdmitWait, w)
 	queued := m.tally(nil, "queued", int64(s.Totals.Queue), warn)
 	slots := queued
 	if s.Totals.Queue > 0 {
 		slots = queued.add(plain, fmt.Sprintf(" (%s slots)", m.units.count(int64(f.need))))
 	}
 	refused := m.tally(nil, "refused", s.Counters.Rejected, bad)
-	timed := m.tally(refused, "timed out", s.Counters.TimedOut, bad)
-	return m.ends(w, l, slots.join(timed), slots.join(refused), queued.join(refused), queued, nil)
+	return m.ends(w, l, slots.join(refused), queued.join(refused), queued, nil)
 }
 
 // ends is l with the first of the right ends that fits.
@@ -246,7 +250,7 @@ func (m *Model) readyLine(f *frame, w int) line {
 	if m.totals {
 		now = m.units.count(s.Counters.Ready)
 	}
-	l := label("Ready").add(strong, pad(now, 12, false)).add(plain, "  "+took("time", s.ReadyTime))
+	l := took(label("Ready").add(strong, pad(now, 12, false)), "to ready", s.ReadyTime, w)
 	expired := m.tally(nil, "expired", s.Counters.Expired, bad)
 	unread := m.tally(expired, "expired unread", s.Counters.ExpiredUnread, bad)
 	brief := m.tally(expired, "unread", s.Counters.ExpiredUnread, bad)
@@ -256,16 +260,17 @@ func (m *Model) readyLine(f *frame, w int) line {
 // endedLine has how requests have ended, and what writing takes.
 func (m *Model) endedLine(s *wire.Snapshot, w int) line {
 	c := &s.Counters
-	l := label("Ended").add(plain, fmt.Sprintf("%s released", pad(m.units.count(c.Released), 12, false)))
+	l := label("Ended").add(plain, fmt.Sprintf("%s released", pad(m.units.count(c.Released), 9, false)))
 	l = m.tally(l, "cancelled", c.Cancelled, plain)
-	l = m.tally(l, "rolled back", c.RolledBack, warn)
-	return m.ends(w, l, text("  "+took("write", s.WriteTime)), nil)
+	l = m.tally(l, "timed out", c.TimedOut, bad)
+	return m.ends(w, l, took(nil, "write", s.WriteTime, w), nil)
 }
 
 // faultsLine has what must not happen, and why batches were refused.
 func (m *Model) faultsLine(s *wire.Snapshot, w int) line {
 	c := &s.Counters
-	l := label("Faults")
+	l := text(pad("Faults", labelWide-2, true))
+	l = m.tally(l, "rolled back", c.RolledBack, warn)
 	l = m.tally(l, "stale writes", c.StaleWrites, bad)
 	l = m.tally(l, "bad frames", c.BadFrames, bad)
 	l = m.tally(l, "duplicate ids", c.Duplicates, bad)
@@ -442,19 +447,19 @@ func (m *Model) queueTable(v view) *table {
 	t := &table{
 		name: "ADMISSION QUEUE", empty: "no request waits", rows: len(s.Queue), total: s.Totals.Queue, sort: 0,
 		cols: []column{
-			{name: "POS", wide: 4, cell: func(row, _ int) span { return number(int64(at(row).Pos)) },
+			{name: "POS", wide: 3, cell: func(row, _ int) span { return number(int64(at(row).Pos)) },
 				cmp: by(func(row int) int { return at(row).Pos })},
-			{name: "REQUEST", wide: 8, grow: 2, most: 40, left: true,
+			{name: "REQUEST", wide: 7, grow: 2, most: 40, left: true,
 				cell: func(row, _ int) span { return m.foreign(at(row).ReqID) },
 				cmp:  by(func(row int) string { return at(row).ReqID })},
-			{name: "SENDER", wide: 8, grow: 1, most: 32, left: true, drop: 1,
+			{name: "SENDER", wide: 9, grow: 1, most: 32, left: true, drop: 1,
 				cell: func(row, _ int) span { return m.foreign(at(row).Sender) },
 				cmp:  by(func(row int) string { return at(row).Sender })},
 			{name: "NEED", wide: 5, cell: func(row, _ int) span { return number(int64(at(row).Need)) },
 				cmp: by(func(row int) int { return at(row).Need }), desc: true},
-			{name: "LACKS", wide: 6, cell: func(row, _ int) span { return span{commas(int64(at(row).Lacks)), warn} },
+			{name: "LACKS", wide: 5, cell: func(row, _ int) span { return span{commas(int64(at(row).Lacks)), warn} },
 				cmp: by(func(row int) int { return at(row).Lacks })},
-			{name: "WAIT ", wide: 8, cell: func(row, _ int) span {
+			{name: "WAIT ", wide: 7, cell: func(row, _ int) span {
 				mark := " "
 				if fits(row) {
 					mark = "*"
@@ -532,7 +537,7 @@ func (m *Model) senderTable(v view) *table {
 				}
 				return span{fmt.Sprintf("%d/%d", of(row).Used, of(row).Total), plain}
 			}, cmp: by(func(row int) int { return of(row).Used }), desc: true},
-			column{name: "STG.BLK", wide: 7, drop: 1, cell: func(row, _ int) span {
+			column{name: "STG", wide: 3, drop: 1, cell: func(row, _ int) span {
 				if of(row).Total == 0 {
 					return span{"-", faint}
 				}

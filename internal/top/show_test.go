@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -150,27 +151,34 @@ func tally(s *wire.Snapshot, total int) *wire.Snapshot {
 }
 
 // earlier is the snapshot as it was so many seconds before, with so much less
-// written and done.
-func earlier(s *wire.Snapshot, seconds float64, bytes int64) *wire.Snapshot {
+// written and done. Who had not come yet is not there.
+func earlier(s *wire.Snapshot, seconds int, bytes int64) *wire.Snapshot {
 	o := *s
-	o.UptimeS -= seconds
-	o.Time = wire.StampOf(s.Time.Add(-time.Duration(seconds * float64(time.Second))))
+	ms := int64(seconds) * 1000
+	o.UptimeS -= float64(seconds)
+	o.Time = wire.StampOf(s.Time.Add(-time.Duration(seconds) * time.Second))
 	o.Counters.WrittenBytes -= bytes
-	o.Counters.Ready -= int64(39.8*seconds + 0.5)
-	o.Counters.Admitted -= int64(41.2*seconds + 0.5)
-	o.Requests = append([]wire.SnapshotRequest(nil), s.Requests...)
-	for i := range o.Requests {
-		r := &o.Requests[i]
-		if r.State == "admitted" || r.State == "allocated" {
-			r.Written = max(r.Written-int(float64(r.Written)*0.6*seconds), 0)
-			if isStalled(r, 2*time.Second) {
-				r.Written = s.Requests[i].Written
-			}
+	o.Counters.Ready -= int64(40 * seconds)
+	o.Counters.Admitted -= int64(41 * seconds)
+	o.Requests, o.Queue, o.Senders = nil, nil, nil
+	for _, r := range s.Requests {
+		if r.AgeMS -= ms; r.AgeMS < 0 || r.State == "queued" {
+			continue
+		}
+		if r.State != "ready" && !isStalled(&r, 2*time.Second) {
+			r.Written -= r.Written * 2 / 3
+		}
+		r.IdleMS = max(r.IdleMS-ms, 0)
+		o.Requests = append(o.Requests, r)
+	}
+	for _, q := range s.Queue {
+		if q.WaitedMS -= ms; q.WaitedMS >= 0 {
+			o.Queue = append(o.Queue, q)
 		}
 	}
-	o.Senders = append([]wire.SnapshotSender(nil), s.Senders...)
+	tally(&o, s.Slots.Total)
 	for i := range o.Senders {
-		o.Senders[i].Bytes -= bytes / int64(len(o.Senders))
+		o.Senders[i].Bytes -= bytes / 4
 	}
 	return &o
 }
@@ -206,20 +214,80 @@ func shown(o Options, w, h int) *Model {
 func watch(m *Model, src int, s *wire.Snapshot) {
 	sums := make([]int64, 71) // bytes written in the last so many seconds
 	for i := 1; i < len(sums); i++ {
-		sums[i] = sums[i-1] + (8+int64(i*7%11)-int64(i*3%5))<<30
+		sums[i] = sums[i-1] + (8+int64(i*7%11)-int64(i*3%5))<<27
 	}
 	for i := 70; i >= 1; i-- {
-		m.Update(Report{Source: src, Msg: earlier(s, float64(i), sums[i]), At: start.Add(-time.Duration(i) * time.Second)})
+		m.Update(Report{Source: src, Msg: earlier(s, i, sums[i]), At: start.Add(-time.Duration(i) * time.Second)})
 	}
 	m.Update(Events{Source: src, Event: told()})
 	m.Update(Report{Source: src, Msg: s, At: start})
 }
 
-func TestReceiverScreen(t *testing.T) {
-	for name, size := range map[string][2]int{"receiver_100x30": {100, 30}, "receiver_80x24": {80, 24}, "receiver_160x50": {160, 50}, "receiver_62x20": {62, 20}, "one_line": {50, 8}} {
-		golden(t, name, shown(Options{}, size[0], size[1]).View())
+// sending is a pd-send whose staging is full.
+func sending() *wire.SenderSnapshot {
+	s := &wire.SenderSnapshot{
+		Time: wire.StampOf(start), Kind: wire.KindSender, ID: "pd-send-3", Epoch: 3, UptimeS: 4000,
+		Staging: wire.Staging{Total: 64, Used: 64, Bytes: chunk, Blocked: []wire.Blocked{
+			{ReqID: "7f3ab2", Receiver: 0, Chunks: 8, WaitingMS: 140}, {ReqID: "7f3ac0", Receiver: 1, Chunks: 3, WaitingMS: 90},
+		}},
+		Requests: []wire.SenderRequest{
+			{ReqID: "7f3a91", State: "writing", TotalChunks: 16, Sent: 15, Bytes: 15 * chunk, AgeMS: 4830, AdmittedMS: 3},
+			{ReqID: "7f3ab2", State: "writing", TotalChunks: 40, Sent: 31, Bytes: 31 * chunk, AgeMS: 410, AdmittedMS: 3},
+			{ReqID: "7f3ab4", State: "waiting", TotalChunks: 48, AgeMS: 220, AdmittedMS: -1},
+			{ReqID: "7f3ac0", Receiver: 1, State: "writing", TotalChunks: 12, Sent: 2, Shared: 4, Bytes: 2 * chunk, AgeMS: 150, AdmittedMS: 1},
+			{ReqID: "7f3abf", Receiver: 1, State: "notifying", TotalChunks: 8, Sent: 8, Bytes: 8 * chunk, AgeMS: 300, AdmittedMS: 1},
+		},
+		Receivers: []wire.SenderLink{
+			{Endpoint: "tcp://127.0.0.1:7600", State: "attached", Engine: "shm", Requests: 3, Staging: 40, Blocked: 1, HeardMS: 12, Bytes: 4 << 40},
+			{Endpoint: "tcp://127.0.0.1:7610", State: "attached", Engine: "shm", Requests: 2, Staging: 24, Blocked: 1, HeardMS: 31, Bytes: 1 << 40},
+			{Endpoint: "tcp://127.0.0.1:7620", State: "connecting", HeardMS: -1},
+		},
+		Totals:    wire.SenderTotals{Requests: 5, Blocked: 2},
+		Counters:  wire.SenderCounters{Ready: 91_233, Failed: 2, Cancelled: 1, SentChunks: 1_400_000, SharedChunks: 91_000, SentBytes: 5 << 40},
+		AdmitWait: wire.SnapshotWait{P50: 3.4, P99: 219, Max: 1910}, WriteTime: wire.SnapshotWait{P50: 40, P99: 500, Max: 1400},
+		ReadyTime: wire.SnapshotWait{P50: 49, P99: 700, Max: 2110},
 	}
-	golden(t, "ascii_100x30", shown(Options{ASCII: true}, 100, 30).View())
+	return s
+}
+
+// proxying is a pd-proxy that waits for two ranks.
+func proxying() *wire.ProxySnapshot {
+	return &wire.ProxySnapshot{
+		Time: wire.StampOf(start), Kind: wire.KindProxy, ID: "pd-proxy", Epoch: 2, Endpoint: "tcp://127.0.0.1:7700", UptimeS: 9000, Expect: 2, Pending: 3,
+		Waiting:  []wire.ProxyRequest{{ReqID: "7f3a41", Notifs: 1, AgeMS: 2210}, {ReqID: "7f3aa0", Notifs: 1, AgeMS: 400}, {ReqID: "7f3aa7", Notifs: 1, AgeMS: 30}},
+		Counters: wire.ProxyCounters{Ready: 318_200, Failed: 4, Duplicates: 1},
+	}
+}
+
+// watchAll gives a model of three kinds two seconds of each.
+func watchAll(m *Model) {
+	watch(m, 0, busy())
+	s, p := sending(), proxying()
+	for i := 2; i >= 0; i-- {
+		at := start.Add(-time.Duration(i) * time.Second)
+		send, proxy := *s, *p
+		send.Time, proxy.Time = wire.StampOf(at), wire.StampOf(at)
+		send.UptimeS -= float64(i)
+		send.Counters.SentBytes -= int64(i) * 640 << 20
+		send.Counters.Ready -= int64(i) * 12
+		send.Receivers = append([]wire.SenderLink(nil), s.Receivers...)
+		send.Receivers[0].Bytes -= int64(i) * 600 << 20
+		send.Receivers[1].Bytes -= int64(i) * 40 << 20
+		proxy.UptimeS -= float64(i)
+		proxy.Counters.Ready -= int64(i) * 39
+		m.Update(Report{Source: 1, Msg: &send, At: at})
+		m.Update(Report{Source: 2, Msg: &proxy, At: at})
+	}
+}
+
+var endpoints3 = []string{"tcp://127.0.0.1:7602", "tcp://127.0.0.1:7612", "tcp://127.0.0.1:7702"}
+
+// all is a model of three programs, one of each kind, and of two that are not there.
+func all(w, h int, endpoints ...string) *Model {
+	m := New(Options{Endpoints: endpoints})
+	m.Update(tea.WindowSizeMsg{Width: w, Height: h})
+	watchAll(m)
+	return m
 }
 
 // press gives the model keys as a terminal does: each a rune or a name.
@@ -244,15 +312,134 @@ func press(m *Model, names ...string) tea.Cmd {
 	return cmd
 }
 
-func TestOverlays(t *testing.T) {
-	m := shown(Options{}, 100, 30)
-	press(m, "j", "enter")
-	golden(t, "detail_100x30", m.View())
-	press(m, "esc", "?")
-	golden(t, "help_100x30", m.View())
-	var b strings.Builder
-	if err := m.Plain(&b); err != nil {
-		t.Fatal(err)
+// wide is a receiver whose ids are of all sorts.
+func wide() *wire.Snapshot {
+	s := busy()
+	for i, id := range []string{
+		"请求-七三", "👩‍💻👩‍💻-req", "e\u0301e\u0301\u0301\u0301\u0301", strings.Repeat("0123456789", 30), "\x1b]0;x\a", "tab\there", "line\nbreak",
+		"🇩🇪🇯🇵", "❤️1️⃣", "क्षत्रिय", "한국어-요청",
+	} {
+		s.Requests[i].ReqID = id
+		s.Requests[i].Sender = id + "/" + s.Requests[i].Sender
 	}
-	golden(t, "plain", b.String())
+	s.Queue[0].ReqID, s.Queue[0].Sender = "\xff\xfe\u202egnp.exe", "发送者一二三四五六七"
+	s.Senders[0].Sender = "发送者一二三四五六七"
+	s.ID, s.Endpoint, s.Admission = "接收\x1b[2J", "tcp://\r\n", "reserve\x9b31m"
+	return s
+}
+
+// The screens, each as a text in testdata.
+func TestGolden(t *testing.T) {
+	one := func(o Options, w, h int, do ...string) func() string {
+		return func() string {
+			m := shown(o, w, h)
+			press(m, do...)
+			return m.View()
+		}
+	}
+	many := func(w, h int, do ...string) func() string {
+		return func() string {
+			m := all(w, h, endpoints3...)
+			press(m, do...)
+			return m.View()
+		}
+	}
+	stale := Status{State: Stale, Since: start.Add(2 * time.Second), Retry: 3, Err: "connection refused", Now: start.Add(6 * time.Second)}
+	for name, screen := range map[string]func() string{
+		"receiver_100x30": one(Options{}, 100, 30),
+		"receiver_80x24":  one(Options{}, 80, 24),
+		"receiver_160x50": one(Options{}, 160, 50),
+		"receiver_62x20":  one(Options{}, 62, 20),
+		"receiver_60x12":  one(Options{}, 60, 12),
+		"one_line":        one(Options{}, 72, 8),
+		"one_line_narrow": one(Options{}, 20, 1),
+		"ascii_100x30":    one(Options{ASCII: true}, 100, 30),
+		"raw_totals":      one(Options{}, 120, 30, "u", "t"),
+		"sort_rate":       one(Options{Sort: "rate"}, 100, 30),
+		"filter":          one(Options{}, 100, 30, "/", "s", "e", "n", "d", "-", "3", "enter"),
+		"filter_typing":   one(Options{}, 100, 30, "/", "!", "w", "r", "i"),
+		"filter_nothing":  one(Options{}, 100, 30, "/", "x", "y", "z", "enter"),
+		"zoom_queue":      one(Options{}, 100, 30, "2", "2"),
+		"zoom_senders":    one(Options{}, 120, 24, "3", "3"),
+		"detail":          one(Options{}, 100, 30, "j", "enter"),
+		"detail_ready":    one(Options{}, 100, 30, "j", "j", "j", "j", "j", "enter"),
+		"detail_queued":   one(Options{}, 100, 30, "2", "enter"),
+		"help":            one(Options{}, 100, 30, "?"),
+		"help_80x24_more": one(Options{}, 80, 24, "?", "pgdown"),
+		"paused": func() string {
+			m := shown(Options{}, 100, 30)
+			press(m, "p")
+			next := busy()
+			next.UptimeS++
+			next.Requests = next.Requests[:1]
+			m.Update(Report{Msg: next, At: start.Add(time.Second)})
+			m.Update(stale)
+			return m.View()
+		},
+		"stale": func() string {
+			m := shown(Options{}, 100, 30)
+			m.Update(stale)
+			return m.View()
+		},
+		"restarted": func() string {
+			m := shown(Options{}, 100, 30)
+			s := &wire.Snapshot{ID: "recv-0", Epoch: 8, Time: wire.StampOf(start.Add(10 * time.Second)), Endpoint: "tcp://127.0.0.1:7600", Admission: "reserve", UptimeS: 0.2}
+			m.Update(Report{Msg: tally(s, 256), At: start.Add(10 * time.Second)})
+			return m.View()
+		},
+		"waiting": func() string {
+			m := New(Options{Endpoints: endpoints3[:1]})
+			m.Update(tea.WindowSizeMsg{Width: 80, Height: 24})
+			m.Update(Status{State: Waiting, Since: start, Retry: 2, Err: "connection refused", Now: start.Add(5 * time.Second)})
+			return m.View()
+		},
+		"empty": func() string {
+			m := New(Options{Endpoints: endpoints3[:1]})
+			m.Update(tea.WindowSizeMsg{Width: 100, Height: 30})
+			for i := range 3 {
+				s := &wire.Snapshot{ID: "recv-0", Epoch: 8, Time: wire.StampOf(start), Endpoint: "tcp://127.0.0.1:7600", Admission: "reserve", UptimeS: 10 + float64(i)}
+				m.Update(Report{Msg: tally(s, 256), At: start})
+			}
+			return m.View()
+		},
+		"overview": func() string {
+			m := all(100, 30, append(slices.Clone(endpoints3), "tcp://127.0.0.1:7802", "tcp://[::1]:7902")...)
+			other := busy()
+			other.ID, other.Endpoint = "recv-1", "tcp://127.0.0.1:7800"
+			watch(m, 3, other)
+			m.Update(Status{Source: 3, State: Stale, Since: start, Retry: 1, Err: "connection refused", Now: start.Add(2 * time.Second)})
+			m.Update(Status{Source: 4, State: Waiting, Since: start, Err: "connection refused", Now: start.Add(2 * time.Second)})
+			return m.View()
+		},
+		"overview_80x24":    many(80, 24),
+		"overview_one_line": many(58, 10),
+		"sender_100x30":     many(100, 30, "2"),
+		"sender_80x24":      many(80, 24, "2"),
+		"proxy_100x30":      many(100, 30, "3"),
+		"staging_100x30":    many(100, 30, "1"),
+		"staging_80x24":     many(80, 24, "1"),
+		"sender_detail":     many(100, 30, "2", "j", "enter"),
+		"wide_100x30": func() string {
+			m := New(Options{Endpoints: endpoints3[:1]})
+			m.Update(tea.WindowSizeMsg{Width: 100, Height: 30})
+			m.Update(Report{Msg: wide(), At: start})
+			return m.View()
+		},
+		"wide_ascii": func() string {
+			m := New(Options{Endpoints: endpoints3[:1], ASCII: true})
+			m.Update(tea.WindowSizeMsg{Width: 100, Height: 30})
+			m.Update(Report{Msg: wide(), At: start})
+			return m.View()
+		},
+		"plain": func() string {
+			var b strings.Builder
+			m := all(100, 30, endpoints3...)
+			if err := m.Plain(&b); err != nil {
+				t.Fatal(err)
+			}
+			return b.String()
+		},
+	} {
+		t.Run(name, func(t *testing.T) { golden(t, name, screen()) })
+	}
 }

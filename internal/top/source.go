@@ -109,13 +109,21 @@ type entry struct {
 func newFrame(msg wire.Message) *frame {
 	switch s := msg.(type) {
 	case *wire.Snapshot:
-		return &frame{recv: s, life: life{wire.KindReceiver, s.ID, s.Epoch, s.UptimeS, s.Time.Time}}
+		return &frame{recv: s, life: life{wire.KindReceiver, s.ID, s.Epoch, sane(s.UptimeS), s.Time.Time}}
 	case *wire.SenderSnapshot:
-		return &frame{send: s, life: life{wire.KindSender, s.ID, s.Epoch, s.UptimeS, s.Time.Time}}
+		return &frame{send: s, life: life{wire.KindSender, s.ID, s.Epoch, sane(s.UptimeS), s.Time.Time}}
 	case *wire.ProxySnapshot:
-		return &frame{proxy: s, life: life{wire.KindProxy, s.ID, s.Epoch, s.UptimeS, s.Time.Time}}
+		return &frame{proxy: s, life: life{wire.KindProxy, s.ID, s.Epoch, sane(s.UptimeS), s.Time.Time}}
 	}
 	return nil
+}
+
+// sane is how long a program can have been up: whatever else it may say.
+func sane(up float64) float64 {
+	if up >= 0 && up < 1e10 {
+		return up
+	}
+	return 0
 }
 
 // sample reads the counters.
@@ -216,8 +224,8 @@ func (s *source) forget() {
 		s.samples = s.samples[1:]
 		last--
 	}
-	if ref := s.reference(); ref > 0 {
-		s.samples[ref-1].reqs, s.samples[ref-1].peers = nil, nil
+	for i := s.reference() - 1; i >= 0 && s.samples[i].reqs != nil; i-- {
+		s.samples[i].reqs, s.samples[i].peers = nil, nil
 	}
 	const most = 1024
 	if last >= most {
@@ -366,6 +374,29 @@ func (s *source) noticeStalled(src int, f *frame, stall time.Duration) {
 	s.stalled = now
 }
 
+// tellStatus takes how it is with the source, and makes an event of it where it
+// was lost, or is there again.
+func (s *source) tellStatus(now Status) {
+	was := s.status
+	s.status = now
+	if s.frame == nil || was.State == now.State {
+		return
+	}
+	e := entry{src: now.Source, time: s.frame.life.time.Add(now.Now.Sub(s.frame.came)), bad: true}
+	switch now.State {
+	case Stale:
+		e.text = s.frame.life.id + ": nothing comes any more"
+	case Live:
+		if was.State != Stale {
+			return
+		}
+		e.bad, e.text = false, s.frame.life.id+" is heard again"
+	default:
+		return
+	}
+	s.note(e)
+}
+
 // note adds an event. The list is never written where it was read.
 func (s *source) note(e entry) {
 	s.seq++
@@ -404,8 +435,12 @@ type spark struct {
 // add spreads n evenly over from until to.
 func (p *spark) add(from, to, n float64) {
 	a, b := int(from), int(math.Ceil(to))
-	if len(p.sums) == 0 {
-		p.first = a
+	if b-a > sparkSeconds {
+		p.sums = nil // so long a gap says nothing of any second
+		return
+	}
+	if len(p.sums) == 0 || a > p.first+len(p.sums)+sparkSeconds {
+		p.sums, p.first = nil, a
 	}
 	for p.first+len(p.sums) < b {
 		p.sums = append(p.sums, math.NaN())

@@ -8,15 +8,16 @@ import (
 
 // column is one column of a table, of rows that are known by number.
 type column struct {
-	name string
-	wide int                   // columns of the terminal it takes
-	grow int                   // its share of what is left over
-	most int                   // how wide that may make it
-	left bool                  // aligned
-	drop int                   // the highest goes first where there is no room; 0 stays
-	cell func(row, w int) span // in w columns, or less
-	cmp  func(a, b int) int    // nil: it cannot be sorted by
-	desc bool                  // sorted, the greatest comes first
+	name  string
+	wide  int                   // columns of the terminal it takes
+	grow  int                   // its share of what is left over
+	most  int                   // how wide that may make it
+	left  bool                  // aligned
+	prose bool                  // is cut at its end, not in the middle
+	drop  int                   // the highest goes first where there is no room; 0 stays
+	cell  func(row, w int) span // in w columns, or less
+	cmp   func(a, b int) int    // nil: it cannot be sorted by
+	desc  bool                  // sorted, the greatest comes first
 }
 
 // table is a list as it could be drawn.
@@ -101,6 +102,9 @@ func (t *table) row(g *glyphs, widths []int, row int, mark string, isChosen bool
 			continue
 		}
 		s := c.cell(row, widths[i])
+		if c.prose && width(s.text) > widths[i] {
+			s.text = head(s.text, max(widths[i]-1, 0)) + g.dots
+		}
 		s.text = pad(g.shorten(s.text, widths[i]), widths[i], c.left)
 		if isChosen {
 			s.style = chosen

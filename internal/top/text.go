@@ -2,6 +2,7 @@ package top
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"unicode"
@@ -61,10 +62,12 @@ func clean(s string, ascii bool) string {
 	return b.String()
 }
 
-// addsUp is whether r behind before takes w columns, also where characters are
-// measured as clusters.
+// addsUp is whether r behind before takes w columns and joins nothing that
+// follows, also where characters are measured as clusters.
 func addsUp(before string, r rune, w int) bool {
-	return ansi.StringWidth(before+string(r)) == ansi.StringWidth(before)+w
+	const blank = " " // as may stand at both ends
+	before = blank + before
+	return ansi.StringWidth(before+string(r)+blank) == ansi.StringWidth(before)+w+len(blank)
 }
 
 func isPlain(s string) bool {
@@ -248,7 +251,7 @@ func (u units) perSecond(v float64) string {
 // millis says how long something took or has lasted.
 func millis(ms float64) string {
 	switch {
-	case ms < 0:
+	case !(ms >= 0 && ms < 1e15): // no time at all, or none that can be
 		return "-"
 	case ms == 0:
 		return "0ms"
@@ -285,5 +288,10 @@ func percent(part, all int) string {
 	if all <= 0 {
 		return "-"
 	}
-	return strconv.Itoa(part*100/all) + "%"
+	p := math.Round(float64(part) / float64(all) * 100)
+	// All and nothing are said only where that is so.
+	if part > 0 && part < all {
+		p = min(max(p, 1), 99)
+	}
+	return strconv.FormatFloat(p, 'f', 0, 64) + "%"
 }

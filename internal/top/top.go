@@ -131,6 +131,7 @@ type view struct {
 	frame     *frame
 	events    []entry
 	restarted time.Time
+	now       time.Time
 }
 
 // New is a model that waits for its first messages.
@@ -174,7 +175,7 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case Status:
 		if s := m.source(msg.Source); s != nil {
 			m.tick(msg.Now)
-			s.status = msg
+			s.tellStatus(msg)
 			m.changed()
 		}
 	case tea.KeyMsg:
@@ -201,7 +202,7 @@ func (m *Model) report(r Report) {
 	m.tick(r.At)
 	s.take(r.Source, f, r.At, m.opts.Stall)
 	if s.status.State != Live {
-		s.status = Status{Source: r.Source, State: Live, Since: r.At, Now: r.At}
+		s.tellStatus(Status{Source: r.Source, State: Live, Since: r.At, Now: r.At})
 	}
 	m.changed()
 }
@@ -225,7 +226,7 @@ func (m *Model) view(i int) view {
 		return m.frozen[i]
 	}
 	s := m.sources[i]
-	return view{m.opts.Endpoints[i], s.status, s.frame, s.events, s.restarted}
+	return view{m.opts.Endpoints[i], s.status, s.frame, s.events, s.restarted, m.now}
 }
 
 // screen is the one that is shown.
@@ -275,6 +276,9 @@ func (p *pane) follow(t *table, rows int) {
 		p.index = at
 	} else {
 		p.index = max(min(p.index, n-1), 0)
+		if n > 0 {
+			p.chosen = t.key(p.order[p.index]) // from now on this one
+		}
 	}
 	p.off = min(p.off, max(n-rows, 0), p.index)
 	p.off = max(p.off, p.index-rows+1, 0)

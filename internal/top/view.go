@@ -94,15 +94,16 @@ func (m *Model) titleLine(v view) line {
 	if f == nil {
 		return spread(left.add(plain, m.glyphs.shorten(c(v.endpoint), 60)+every), m.stateWord(v), m.w)
 	}
-	kind, where, how := "pd-recv", v.endpoint, ""
+	kind, where, how, brief := "pd-recv", v.endpoint, "", ""
 	switch {
 	case f.recv != nil:
 		if f.recv.Endpoint != "" {
 			where = f.recv.Endpoint
 		}
-		how = "  " + c(f.recv.Admission) + ", " + overtake(f.recv.Limits.Overtake)
-		if f.recv.Admission != "reserve" {
-			how = "  " + c(f.recv.Admission)
+		brief = "  " + m.glyphs.shorten(c(f.recv.Admission), 10)
+		how = brief
+		if f.recv.Admission == "reserve" {
+			how += ", " + overtake(f.recv.Limits.Overtake)
 		}
 	case f.send != nil:
 		kind = "pd-send"
@@ -123,6 +124,7 @@ func (m *Model) titleLine(v view) line {
 	left = widest(room,
 		left.add(faint, kind+" ").add(strong, id).add(plain, "  "+at+up+how+every),
 		left.add(strong, id).add(plain, "  "+short+up+how+every),
+		left.add(strong, id).add(plain, "  "+short+up+brief+every),
 		left.add(strong, id).add(plain, "  "+short+up+every),
 		left.add(strong, m.glyphs.shorten(id, 12)).add(plain, "  "+m.glyphs.shorten(short, 22)+up),
 		left.add(strong, m.glyphs.shorten(id, 12)),
@@ -160,34 +162,39 @@ func (m *Model) stateWord(v view) line {
 	if v.frame != nil {
 		at = clock(v.frame.life.time)
 	}
-	word, st := v.word(m.now)
-	if m.frozen != nil {
-		word, st = "PAUSED", warn
-	}
+	word, st := m.word(v)
 	return text(at+"  ").add(st, word)
 }
 
+// word is what stands for the state of a source.
+func (m *Model) word(v view) (string, style) {
+	if m.frozen != nil {
+		return "PAUSED", warn
+	}
+	return v.word()
+}
+
 // word says in capitals how it is with a source.
-func (v *view) word(now time.Time) (string, style) {
+func (v *view) word() (string, style) {
 	switch {
 	case v.status.State == Stale:
 		return "STALE", bad
 	case v.frame == nil:
 		return "WAITING", warn
-	case v.restartedLately(now):
+	case v.restartedLately():
 		return "RESTARTED", warn
 	}
 	return "LIVE", good
 }
 
-func (v *view) restartedLately(now time.Time) bool {
-	return !v.restarted.IsZero() && now.Sub(v.restarted) < restartShown
+func (v *view) restartedLately() bool {
+	return !v.restarted.IsZero() && v.now.Sub(v.restarted) < restartShown
 }
 
 // banner is the line under the first where not all is well; else nil.
 func (m *Model) banner(v view) line {
 	var l line
-	switch word, _ := v.word(m.now); word {
+	switch word, _ := v.word(); word {
 	case "STALE":
 		l = l.add(bad, "STALE").add(plain, fmt.Sprintf(" for %s, since %s: these are the last numbers known%s", m.lasting(v), clock(v.status.Since), m.retries(v)))
 	case "WAITING":
@@ -229,10 +236,13 @@ func (m *Model) nothing() []line {
 
 // foot is the last line: the keys, or the filter while it is written.
 func (m *Model) foot() line {
+	if m.detail != nil {
+		return m.keyLine(keys.inDetail())
+	}
 	if m.typing {
 		return text("filter: /"+clean(m.filter, m.opts.ASCII)).add(chosen, " ").add(faint, "   enter keeps it, esc clears it, ! in front inverts")
 	}
-	return m.keyLine()
+	return m.keyLine(keys.short(len(m.sources) > 1))
 }
 
 // rect is where a pane is drawn, its title included.
@@ -258,16 +268,17 @@ func (m *Model) layout(h int) []rect {
 		events = max(h/5, 3)
 	}
 	if n == 2 {
+		events = h * 2 / 5
+		if m.overview {
+			events = max(h-len(m.sources)-3, h/3) // its rows are always the same
+		}
 		return []rect{{0, 0, 0, m.w, h - events}, {1, 0, h - events, m.w, events}}
 	}
-	middle := max(h*7/20, 4)
+	middle := max(h*2/5, 5)
 	rest := h - middle - events
 	rects := []rect{{0, 0, 0, m.w, rest}}
 	if m.w >= besides {
-		a := (m.w - 1) / 2
-		if m.w > 120 {
-			a = min(a, 78)
-		}
+		a := min(m.w*54/100, 84)
 		rects = append(rects, rect{1, 0, rest, a, middle}, rect{2, a + 1, rest, m.w - a - 1, middle})
 	} else {
 		which := 1
@@ -297,13 +308,16 @@ func (m *Model) paneRows() []int {
 	return rows
 }
 
+// hasFoot is whether there is room for the line under the rows.
+func (t *table) hasFoot(r rect) bool { return t.foot != nil && r.h >= 7 }
+
 // room is how many rows fit under the title and the names of the columns.
 func (t *table) room(r rect) int {
 	n := r.h - 1
 	if !t.nameless {
 		n--
 	}
-	if t.foot != nil {
+	if t.hasFoot(r) {
 		n--
 	}
 	return max(n, 0)
@@ -354,7 +368,7 @@ func (m *Model) pane(r rect) []line {
 		}
 		lines = append(lines, text("   "+empty).cut(r.w))
 	}
-	if t.foot != nil && len(lines) < r.h {
+	if t.hasFoot(r) {
 		for len(lines) < r.h-1 {
 			lines = append(lines, nil)
 		}
@@ -375,37 +389,44 @@ func (m *Model) paneTitle(t *table, p *pane, r rect, rows int) line {
 		rule, st = g.strong, plain
 	}
 	total := max(t.total, t.rows)
-	name := fmt.Sprintf(" %d %s ", r.pane+1, t.name)
-	count := m.units.count(int64(total))
+	begin := line{{rule + rule, st}, {fmt.Sprintf(" %d %s ", r.pane+1, t.name), strong}}
+	count := m.units.count(int64(total)) + " "
 	if total > t.rows {
 		count = fmt.Sprintf("%s of %s", commas(int64(t.rows)), count)
 	}
+	var window string
 	if len(p.order) > rows && rows > 0 {
-		count += fmt.Sprintf(" (%d-%d)", p.off+1, min(p.off+rows, len(p.order)))
+		window = fmt.Sprintf("(%s-%s) ", commas(int64(p.off+1)), commas(int64(min(p.off+rows, len(p.order)))))
 	}
-	left := line{{rule + rule, st}, {name, strong}, {count + " ", plain}}.join(t.extra)
-	var right line
+	var sorted, filtered line
 	if p.sort >= 0 && p.sort < len(t.cols) && t.cols[p.sort].cmp != nil {
 		arrow := g.up
 		if t.cols[p.sort].desc != p.reverse {
 			arrow = g.down
 		}
-		right = right.add(plain, " sort "+t.cols[p.sort].name+" "+arrow+" ")
+		sorted = text(" sort " + t.cols[p.sort].name + " " + arrow + " ")
 	}
 	if m.filter != "" {
 		f := " filter " + g.shorten(clean(m.filter, m.opts.ASCII), 16)
 		if len(p.order) < t.rows {
-			f += fmt.Sprintf(": %s", commas(int64(len(p.order))))
+			f += ": " + commas(int64(len(p.order)))
 		}
-		right = right.add(warn, f+" ")
+		filtered = filtered.add(warn, f+" ")
 	}
-	right = right.add(st, rule)
-	n := r.w - left.width() - right.width()
-	if n < 1 {
-		right = nil
-		n = r.w - left.width()
+	end := line{{rule, st}}
+	full := begin.add(plain, count).add(plain, window).join(t.extra)
+	for _, way := range [][2]line{
+		{full, sorted.join(filtered).join(end)},
+		{full, filtered.join(end)},
+		{begin.add(plain, count).join(t.extra), filtered.join(end)},
+		{begin.add(plain, count), filtered.join(end)},
+		{begin.add(plain, count), nil},
+	} {
+		if n := r.w - way[0].width() - way[1].width(); n >= 0 {
+			return way[0].add(st, strings.Repeat(rule, n)).join(way[1])
+		}
 	}
-	return left.add(st, strings.Repeat(rule, max(n, 0))).join(right).cut(r.w)
+	return begin.cut(r.w)
 }
 
 // small is what fits where there is no room: a line a source.
@@ -426,40 +447,41 @@ func (m *Model) small() []line {
 	return lines
 }
 
+// smallLine says the most in as much room as there is.
 func (m *Model) smallLine(v view) line {
+	where := m.glyphs.shorten(strings.TrimPrefix(clean(v.endpoint, m.opts.ASCII), "tcp://"), 22) + "  "
 	var l line
-	if !m.overview {
-		l = l.add(strong, "pd-top ")
-	}
-	where := strings.TrimPrefix(clean(v.endpoint, m.opts.ASCII), "tcp://")
-	l = l.add(plain, m.glyphs.shorten(where, 22)+"  ")
-	word, st := v.word(m.now)
-	if m.frozen != nil {
-		word, st = "PAUSED", warn
-	}
-	if word != "LIVE" {
+	if word, st := m.word(v); word != "LIVE" {
 		l = l.add(st, word+"  ")
 	}
-	f := v.frame
-	if f == nil {
-		return l
-	}
-	switch {
+	brief := l
+	switch f := v.frame; {
+	case f == nil:
 	case f.recv != nil:
 		s := &f.recv.Slots
-		l = l.add(plain, fmt.Sprintf("%s held (%dw %dr %df)  q%d  %s  p99 %s", percent(s.Total-s.Free, s.Total), s.Written,
-			s.Held-s.Written+s.Promised, s.Free, f.recv.Totals.Queue, m.byteRate(f.rates, f.rates.bytes), millis(f.recv.AdmitWait.P99)))
+		used := percent(s.Total-s.Free, s.Total)
+		queue := fmt.Sprintf("  q%d  ", f.recv.Totals.Queue)
+		brief = l.add(plain, used+queue)
+		l = l.add(plain, fmt.Sprintf("%s held (%dw %dr %df)%s%s  p99 %s", used, s.Written,
+			s.Held-s.Written+s.Promised, s.Free, queue, m.byteRate(f.rates, f.rates.bytes), millis(f.recv.AdmitWait.P99)))
 		if f.stalled > 0 {
 			l = l.add(bad, fmt.Sprintf("  %d STALLED", f.stalled))
+			brief = brief.add(bad, fmt.Sprintf("%d STALLED", f.stalled))
 		}
 	case f.send != nil:
 		s := &f.send.Staging
+		brief = l.add(plain, fmt.Sprintf("%d/%d  blocked %d", s.Used, s.Total, f.send.Totals.Blocked))
 		l = l.add(plain, fmt.Sprintf("staging %d/%d  blocked %d  %s  p99 %s", s.Used, s.Total, f.send.Totals.Blocked,
 			m.byteRate(f.rates, f.rates.bytes), millis(f.send.AdmitWait.P99)))
 	default:
+		brief = l.add(plain, fmt.Sprintf("pending %d", f.proxy.Pending))
 		l = l.add(plain, fmt.Sprintf("pending %d  ready %s  failed %s", f.proxy.Pending, m.rate(f.rates, f.rates.ready), m.rate(f.rates, f.rates.failed)))
 	}
-	return l
+	named := text(where)
+	if m.overview {
+		return widest(m.w, named.join(l), named.join(brief), brief)
+	}
+	return widest(m.w, line{{"pd-top ", strong}, {where, plain}}.join(l), named.join(l), l, named.join(brief), brief)
 }
 
 // byteRate and rate are "-" while nothing is known.
