@@ -1,0 +1,131 @@
+package sender
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/pebbe/zmq4"
+
+	"github.com/pd-tools/pd-tools/internal/monitor"
+	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+// watchers subscribes n monitors, of which some read nothing, and returns how to
+// end them.
+func watchers(t *testing.T, endpoint string, n, stopped int) (end func()) {
+	t.Helper()
+	ctx, err := sock.NewContext()
+	if err != nil {
+		t.Fatal(err)
+	}
+	waker, err := ctx.NewWaker()
+	if err != nil {
+		t.Fatal(err)
+	}
+	poller := zmq4.NewPoller()
+	poller.Add(waker.Socket(), zmq4.POLLIN)
+	var sockets []*zmq4.Socket
+	for i := range n {
+		s, err := ctx.Dial(zmq4.SUB, endpoint, sock.Options{
+			MaxFrame: wire.MaxResponse, RecvQueue: 1,
+			Prepare: func(s *zmq4.Socket) error { return s.SetSubscribe("") },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sockets = append(sockets, s)
+		if i >= stopped {
+			poller.Add(s, zmq4.POLLIN)
+		}
+	}
+	stop, done := make(chan struct{}), make(chan int)
+	go func() {
+		messages := 0
+		for over := false; !over; {
+			polled, err := sock.Wait(poller, -1)
+			if err != nil {
+				t.Error(err)
+			}
+			waker.Drain()
+			for _, p := range polled {
+				if frames, err := sock.Recv(p.Socket, 1); p.Socket != waker.Socket() && err == nil {
+					messages++
+					if _, err := wire.Decode(frames[0]); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			select {
+			case <-stop:
+				over = true
+			default:
+			}
+		}
+		for _, s := range sockets {
+			s.Close()
+		}
+		waker.Close()
+		done <- messages
+	}()
+	return func() {
+		close(stop)
+		waker.Wake()
+		if messages := <-done; messages < n-stopped {
+			t.Errorf("%d messages for %d monitors", messages, n-stopped)
+		}
+		ctx.Close()
+	}
+}
+
+// F54: twenty monitors, some of them stopped, change nothing of the rate.
+func TestRateBesideMonitors(t *testing.T) {
+	const requests, tries = 3000, 5
+	measure := func(t *testing.T, monitors int) time.Duration {
+		r := startReceiver(t, receiverOptions{slots: 64, sink: true})
+		in := newPipe(t)
+		cfg := Config{Receivers: []string{r.endpoint}, Stdin: in.r, Name: "S"}
+		var pub *monitor.Publisher
+		if monitors > 0 {
+			cfg.Asks = monitor.NewAsks(nil)
+			var err error
+			pub, err = monitor.Listen(monitor.Config{Endpoint: "tcp://127.0.0.1:*", Kind: wire.KindSender, ID: "S", Ask: cfg.Asks.Add})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pub.Close()
+		}
+		s := send(t, cfg)
+		defer s.wait()
+		defer in.close()
+		if monitors > 0 {
+			defer watchers(t, pub.Endpoint(), monitors, monitors/4)()
+			for end := time.Now().Add(patience); !pub.Watched(); time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("nobody watches")
+				}
+			}
+		}
+		start := time.Now()
+		for i := range requests {
+			in.write(lineTo(0, fmt.Sprint("A", i), 4))
+			if pub != nil {
+				pub.Event(wire.EventEntry{ReqID: fmt.Sprint("A", i)})
+			}
+		}
+		for i := range requests {
+			wantResult(t, s.result(fmt.Sprint("A", i)), Ready, "")
+		}
+		return time.Since(start)
+	}
+	var best float64
+	for range tries { // the machine may be busy
+		a, b := measure(t, 0), measure(t, 20)
+		t.Logf("%d requests: %v alone, %v beside 20 monitors", requests, a, b)
+		if best = max(best, float64(a)/float64(b)); best >= 0.85 {
+			return
+		}
+	}
+	t.Errorf("beside monitors the rate is %.2f of alone", best)
+}
