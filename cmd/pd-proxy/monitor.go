@@ -35,9 +35,9 @@ func publish(cfg *proxy.Config, endpoint string, log *cli.Log) (*publisher, erro
 	if err != nil {
 		return nil, fmt.Errorf("--monitor: %w", err)
 	}
-	log.Printf("monitor on %s", p.Endpoint())
+	log.Printf("to watch it: pd-top %s", p.Endpoint())
 	if sock.IsPublic(p.Endpoint()) {
-		log.Printf("warning: other hosts can reach %s and see which requests are ready", p.Endpoint())
+		log.Printf("warning: other hosts can watch on %s, and nothing asks who they are", p.Endpoint())
 	}
 	return &publisher{p}, nil
 }

@@ -156,7 +156,9 @@ func serve(c *urfave.Context, o *serveOptions) error {
 		o.sayAfter(log, r)
 		monitored.say(log)
 		go watchFiles(ctx, log)
-		err = r.Run(ctx)
+		if err = r.Run(ctx); err == nil {
+			log.Printf("%s", r.Summary())
+		}
 	}
 	cli.Flush(ctx, out, log)
 	if cause := context.Cause(ctx); cause != nil && cli.Interrupted(ctx) == nil {

@@ -98,7 +98,7 @@ func TestFlagsThatASmallRunDoesNotNeed(t *testing.T) {
 	if code != cli.ExitOK || stdout != "" {
 		t.Errorf("exit %d, stdout %q", code, stdout)
 	}
-	for _, want := range []string{"monitor on tcp://127.0.0.1:", "0 requests", "notices were off"} {
+	for _, want := range []string{"to watch it: pd-top tcp://127.0.0.1:", "0 requests", "notices were off"} {
 		if !strings.Contains(stderr, want) {
 			t.Errorf("stderr does not say %q: %s", want, stderr)
 		}

@@ -36,9 +36,9 @@ func (o *options) publish(log *cli.Log) (*publisher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--monitor: %w", err)
 	}
-	log.Printf("monitor on %s", p.Endpoint())
+	log.Printf("to watch it: pd-top %s", p.Endpoint())
 	if sock.IsPublic(p.Endpoint()) {
-		log.Printf("warning: other hosts can reach %s and see what is sent", p.Endpoint())
+		log.Printf("warning: other hosts can watch on %s, and nothing asks who they are", p.Endpoint())
 	}
 	return &publisher{p, o.Name}, nil
 }

@@ -89,7 +89,7 @@ func (p *process) stderrMatch(pattern string) string {
 func TestMonitor(t *testing.T) {
 	_, endpoint := startReceiver(t, "--sink=300ms")
 	s := start(t, "pd-send", "--to", endpoint, "--monitor", "tcp://127.0.0.1:*", "--name", "S")
-	watch := subscribe(t, s.stderrMatch(`pd-send: monitor on (\S+)\n`))
+	watch := subscribe(t, s.stderrMatch(`pd-send: to watch it: pd-top (\S+)\n`))
 	first := next(watch, "the first snapshot", func(*wire.SenderSnapshot) bool { return true })
 	if first.Kind != wire.KindSender || first.ID != "S" || first.Receivers[0].Endpoint != endpoint {
 		t.Errorf("%+v", first)

@@ -21,7 +21,7 @@ func (r *Receiver) Summary() string {
 func summary(up time.Duration, s *wire.Snapshot, waits wire.SnapshotWait) string {
 	n := &s.Counters
 	var b strings.Builder
-	fmt.Fprintf(&b, "up %v: %s requests ready, %s released", up.Round(time.Second), humanize.Comma(n.Ready), humanize.Comma(n.Released))
+	fmt.Fprintf(&b, "up %v; requests: %s ready, %s released", up.Round(time.Second), humanize.Comma(n.Ready), humanize.Comma(n.Released))
 	for _, end := range []struct {
 		what string
 		n    int64

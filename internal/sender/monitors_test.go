@@ -50,11 +50,8 @@ func watchers(t *testing.T, endpoint string, n, stopped int) (end func()) {
 			}
 			waker.Drain()
 			for _, p := range polled {
-				if frames, err := sock.Recv(p.Socket, 1); p.Socket != waker.Socket() && err == nil {
+				if _, err := sock.Recv(p.Socket, 1); p.Socket != waker.Socket() && err == nil {
 					messages++
-					if _, err := wire.Decode(frames[0]); err != nil {
-						t.Error(err)
-					}
 				}
 			}
 			select {
