@@ -22,7 +22,7 @@ import (
 
 const (
 	// maxEvents is how many entries an Event has at most, the newest.
-	maxEvents = 500
+	maxEvents = 200
 
 	// sendQueue is what ZeroMQ keeps for a subscriber that does not read,
 	// messages. One more than the newest is of little use.

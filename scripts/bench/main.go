@@ -44,6 +44,7 @@ var sections = append([]section{
 	{"outstanding", (*bench).outstanding},
 	{"data", (*bench).data},
 	{"e2e", (*bench).endToEnd},
+	{"monitor", (*bench).watched},
 }, across...)
 
 func main() {

@@ -31,6 +31,7 @@ func TestQuickRun(t *testing.T) {
 		"control: 16 clients, 32 in flight, 32 keys", "bystander's heartbeat, 100 wait", "CPU over 200ms, 100 wait",
 		"1000 outstanding : 8", "shm writes, 8.0 MiB, 2 senders", "pd-send to pd-recv, 1 MiB chunks",
 		"ofi writes, 4.0 MiB : fi_write in C", "pd-send to pd-recv by ofi, 1 MiB chunks, patterns",
+		"watched: 16 clients, 32 in flight, 8 keys", "watched: a bystander's heartbeat while 100 wait",
 	} {
 		if !strings.Contains(stdout.String(), name) {
 			t.Errorf("no row %q in\n%s", name, stdout.String())

@@ -12,11 +12,12 @@ const roleArg = "role"
 
 // roles end when their stdin does, so none outlives the bench.
 var roles = map[string]func(stdin io.Reader, stdout io.Writer) error{
-	"echo":      echo,
-	"copier":    copier,
-	"writer":    writer,
-	"target":    target,
-	"initiator": initiator,
+	"echo":       echo,
+	"copier":     copier,
+	"writer":     writer,
+	"target":     target,
+	"initiator":  initiator,
+	"subscriber": subscriber,
 }
 
 func runRole(name string) error {
