@@ -356,6 +356,19 @@ func TestDetailOfEnded(t *testing.T) {
 	}
 }
 
+// Counts that are too wide for their column are said in another unit, not cut.
+func TestBrief(t *testing.T) {
+	for _, tt := range []struct {
+		n    int64
+		w    int
+		want string
+	}{{1234, 5, "1,234"}, {12_345, 5, "12345"}, {123_456, 5, "123k"}, {99_999_999, 5, "99M"}, {-1234, 4, "-1k"}, {5, 1, "5"}} {
+		if got := brief(tt.n, tt.w); got != tt.want {
+			t.Errorf("%d in %d is %q, want %q", tt.n, tt.w, got, tt.want)
+		}
+	}
+}
+
 func TestCommands(t *testing.T) {
 	m := shown(Options{}, 100, 30)
 	run := func(names ...string) tea.Msg {

@@ -107,14 +107,14 @@ func (m *Model) summary(i int) summary {
 }
 
 // known is a count, or "-" where there is none.
-func known(n int64, st style) span {
+func known(n int64, st style, w int) span {
 	switch {
 	case n < 0:
 		return span{"-", faint}
 	case n == 0:
 		return span{"0", plain}
 	}
-	return span{commas(n), st}
+	return span{brief(n, w), st}
 }
 
 func (m *Model) overviewTables() []*table {
@@ -133,7 +133,7 @@ func (m *Model) overviewTables() []*table {
 		},
 		open: func(row int) { m.show(row) },
 		cols: []column{
-			{name: "#", wide: 3, cell: func(row, _ int) span { return number(int64(row + 1)) }, cmp: by(func(row int) int { return row })},
+			{name: "#", wide: 3, cell: func(row, w int) span { return number(int64(row+1), w) }, cmp: by(func(row int) int { return row })},
 			{name: "KIND", wide: 5, left: true, cell: func(row, _ int) span { return m.foreign(at(row).kind) },
 				cmp: by(func(row int) string { return at(row).kind })},
 			{name: "ID", wide: 10, grow: 1, most: 24, left: true, cell: func(row, _ int) span { return span{clean(at(row).id, m.opts.ASCII), strong} },
@@ -149,11 +149,11 @@ func (m *Model) overviewTables() []*table {
 				}
 				return span{percent(at(row).part, at(row).all), st}
 			}, cmp: by(used), desc: true},
-			{name: "QUEUE", wide: 6, cell: func(row, _ int) span { return known(at(row).queue, warn) },
+			{name: "QUEUE", wide: 6, cell: func(row, w int) span { return known(at(row).queue, warn, w) },
 				cmp: by(func(row int) int64 { return at(row).queue }), desc: true},
-			{name: "BLOCKED", wide: 7, drop: 1, cell: func(row, _ int) span { return known(at(row).blocked, bad) },
+			{name: "BLOCKED", wide: 7, drop: 1, cell: func(row, w int) span { return known(at(row).blocked, bad, w) },
 				cmp: by(func(row int) int64 { return at(row).blocked }), desc: true},
-			{name: "RATE", wide: 11, cell: func(row, _ int) span { return span{at(row).rate, plain} },
+			{name: "RATE", wide: m.rateWide(), cell: func(row, _ int) span { return span{at(row).rate, plain} },
 				cmp: by(func(row int) float64 { return at(row).perSecond }), desc: true},
 			{name: "OLDEST", wide: 7, drop: 2, cell: func(row, _ int) span {
 				if at(row).oldest < 0 {

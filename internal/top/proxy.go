@@ -37,9 +37,9 @@ func (m *Model) pendingTable(v view) *table {
 		cols: []column{
 			{name: "REQUEST", wide: 10, grow: 1, most: 80, left: true, cell: func(row, _ int) span { return m.foreign(at(row).ReqID) },
 				cmp: by(func(row int) string { return at(row).ReqID })},
-			{name: "HAS", wide: 6, cell: func(row, _ int) span { return number(int64(at(row).Notifs)) },
+			{name: "HAS", wide: 6, cell: func(row, w int) span { return number(int64(at(row).Notifs), w) },
 				cmp: by(func(row int) int { return at(row).Notifs }), desc: true},
-			{name: "OF", wide: 6, cell: func(int, int) span { return number(int64(s.Expect)) }},
+			{name: "OF", wide: 6, cell: func(_, w int) span { return number(int64(s.Expect), w) }},
 			{name: "AGE", wide: 8, cell: func(row, _ int) span { return span{whole(at(row).AgeMS), plain} },
 				cmp: by(func(row int) int64 { return at(row).AgeMS }), desc: true},
 		},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/pd-tools/pd-tools/wire"
@@ -162,7 +163,7 @@ func (m *Model) throughputLine(name string, f *frame, total int64, w int) line {
 	if m.totals {
 		now = all
 	}
-	l := label(name).add(strong, pad(now, 12, false)).add(plain, " ")
+	l := label(name).add(strong, pad(now, m.rateWide()+1, false)).add(plain, " ")
 	full := fmt.Sprintf("  1m avg %s  peak %s  total %s", pad(avg, 10, false), pad(peak, 10, false), pad(all, 9, false))
 	right := text(full)
 	if w < 96 {
@@ -306,7 +307,27 @@ func (m *Model) tables() []*table {
 	}
 }
 
-func number(n int64) span { return span{commas(n), plain} }
+// number is a count in a cell of w columns.
+func number(n int64, w int) span { return span{brief(n, w), plain} }
+
+// brief is a count in at most w columns, where that can be: with commas, else
+// without, else in thousands, millions and so on. Never is a digit left out.
+func brief(n int64, w int) string {
+	s := commas(n)
+	if len(s) <= w {
+		return s
+	}
+	if s = strconv.FormatInt(n, 10); len(s) <= w {
+		return s
+	}
+	for _, unit := range "kMBT" {
+		n /= 1000
+		if s = strconv.FormatInt(n, 10) + string(unit); len(s) <= w {
+			break
+		}
+	}
+	return s
+}
 
 // foreign is text from elsewhere.
 func (m *Model) foreign(s string) span { return span{clean(s, m.opts.ASCII), plain} }
@@ -330,16 +351,16 @@ func (m *Model) requestTable(v view) *table {
 		{name: "SENDER", wide: 10, grow: 1, most: 32, left: true, drop: 1,
 			cell: func(row, _ int) span { return m.foreign(at(row).Sender) },
 			cmp:  by(func(row int) string { return at(row).Sender })},
-		{name: "RES", wide: 5, cell: func(row, _ int) span { return number(int64(reserved(s, at(row)))) },
+		{name: "RES", wide: 5, cell: func(row, w int) span { return number(int64(reserved(s, at(row))), w) },
 			cmp: by(func(row int) int { return reserved(s, at(row)) }), desc: true},
-		{name: "ALLOC", wide: 6, drop: 2, cell: func(row, _ int) span { return number(int64(at(row).Allocated)) },
+		{name: "ALLOC", wide: 6, drop: 2, cell: func(row, w int) span { return number(int64(at(row).Allocated), w) },
 			cmp: by(func(row int) int { return at(row).Allocated }), desc: true},
-		{name: "WRITTEN", wide: 7, cell: func(row, _ int) span { return number(int64(at(row).Written)) },
+		{name: "WRITTEN", wide: 7, cell: func(row, w int) span { return number(int64(at(row).Written), w) },
 			cmp: by(func(row int) int { return at(row).Written }), desc: true},
 		{name: "PROGRESS", wide: 12, grow: 1, most: 40, left: true, drop: 6,
 			cell: func(row, w int) span { return span{m.progress(at(row), w), good} },
 			cmp:  by(func(row int) float64 { return ratio(at(row).Written, at(row).TotalChunks) }), desc: true},
-		{name: "RATE", wide: 11, drop: 3,
+		{name: "RATE", wide: m.rateWide(), drop: 3,
 			cell: func(row, _ int) span { return span{m.bytesCell(f, bytes(row)), plain} },
 			cmp:  by(rate), desc: true},
 		{name: "AGE", wide: 7, cell: func(row, _ int) span { return span{whole(at(row).AgeMS), plain} },
@@ -402,6 +423,14 @@ func (m *Model) progress(r *wire.SnapshotRequest, w int) string {
 	return "[" + strings.Repeat(m.glyphs.done, done) + strings.Repeat(m.glyphs.open, n-done) + "]"
 }
 
+// rateWide is how many columns a rate of bytes takes, or a size.
+func (m *Model) rateWide() int {
+	if m.units.raw {
+		return 18
+	}
+	return 11
+}
+
 // bytesCell is a rate in a table, or with totals a size.
 func (m *Model) bytesCell(f *frame, v float64) string {
 	switch {
@@ -447,7 +476,7 @@ func (m *Model) queueTable(v view) *table {
 	t := &table{
 		name: "ADMISSION QUEUE", empty: "no request waits", rows: len(s.Queue), total: s.Totals.Queue, sort: 0,
 		cols: []column{
-			{name: "POS", wide: 3, cell: func(row, _ int) span { return number(int64(at(row).Pos)) },
+			{name: "POS", wide: 3, cell: func(row, w int) span { return number(int64(at(row).Pos), w) },
 				cmp: by(func(row int) int { return at(row).Pos })},
 			{name: "REQUEST", wide: 7, grow: 2, most: 40, left: true,
 				cell: func(row, _ int) span { return m.foreign(at(row).ReqID) },
@@ -455,9 +484,9 @@ func (m *Model) queueTable(v view) *table {
 			{name: "SENDER", wide: 9, grow: 1, most: 32, left: true, drop: 1,
 				cell: func(row, _ int) span { return m.foreign(at(row).Sender) },
 				cmp:  by(func(row int) string { return at(row).Sender })},
-			{name: "NEED", wide: 5, cell: func(row, _ int) span { return number(int64(at(row).Need)) },
+			{name: "NEED", wide: 5, cell: func(row, w int) span { return number(int64(at(row).Need), w) },
 				cmp: by(func(row int) int { return at(row).Need }), desc: true},
-			{name: "LACKS", wide: 5, cell: func(row, _ int) span { return span{commas(int64(at(row).Lacks)), warn} },
+			{name: "LACKS", wide: 5, cell: func(row, w int) span { return span{brief(int64(at(row).Lacks), w), warn} },
 				cmp: by(func(row int) int { return at(row).Lacks })},
 			{name: "WAIT ", wide: 7, cell: func(row, _ int) span {
 				mark := " "
@@ -509,10 +538,10 @@ func (m *Model) senderTable(v view) *table {
 			{name: "SENDER", wide: 9, grow: 1, most: 40, left: true,
 				cell: func(row, _ int) span { return m.foreign(at(row).Sender) },
 				cmp:  by(func(row int) string { return at(row).Sender })},
-			{name: "ACTIVE", wide: 6, drop: 3, cell: func(row, _ int) span { return number(int64(at(row).Requests - at(row).Queued)) },
+			{name: "ACTIVE", wide: 6, drop: 3, cell: func(row, w int) span { return number(int64(at(row).Requests-at(row).Queued), w) },
 				cmp: by(func(row int) int { return at(row).Requests - at(row).Queued }), desc: true},
-			{name: "BLOCKED", wide: 7, cell: func(row, _ int) span {
-				return trouble(int64(at(row).Queued))
+			{name: "BLOCKED", wide: 7, cell: func(row, w int) span {
+				return trouble(int64(at(row).Queued), w)
 			}, cmp: by(func(row int) int { return at(row).Queued }), desc: true},
 			{name: "SINCE", wide: 6, cell: func(row, _ int) span {
 				if at(row).Queued == 0 {
@@ -520,7 +549,7 @@ func (m *Model) senderTable(v view) *table {
 				}
 				return span{whole(wait(row).oldest), warn}
 			}, cmp: by(func(row int) int64 { return wait(row).oldest }), desc: true},
-			{name: "HOLDS", wide: 5, drop: 2, cell: func(row, _ int) span { return number(int64(at(row).Slots)) },
+			{name: "HOLDS", wide: 5, drop: 2, cell: func(row, w int) span { return number(int64(at(row).Slots), w) },
 				cmp: by(func(row int) int { return at(row).Slots }), desc: true},
 		},
 	}
@@ -537,11 +566,11 @@ func (m *Model) senderTable(v view) *table {
 				}
 				return span{fmt.Sprintf("%d/%d", of(row).Used, of(row).Total), plain}
 			}, cmp: by(func(row int) int { return of(row).Used }), desc: true},
-			column{name: "STG", wide: 3, drop: 1, cell: func(row, _ int) span {
+			column{name: "STG", wide: 3, drop: 1, cell: func(row, w int) span {
 				if of(row).Total == 0 {
 					return span{"-", faint}
 				}
-				return trouble(int64(len(of(row).Blocked)))
+				return trouble(int64(len(of(row).Blocked)), w)
 			}, cmp: by(func(row int) int { return len(of(row).Blocked) }), desc: true},
 			column{name: "SINCE", wide: 6, drop: 1, cell: func(row, _ int) span {
 				if len(of(row).Blocked) == 0 {
@@ -552,7 +581,7 @@ func (m *Model) senderTable(v view) *table {
 		)
 	}
 	t.cols = append(t.cols,
-		column{name: "RATE", wide: 11, drop: 5, cell: func(row, _ int) span {
+		column{name: "RATE", wide: m.rateWide(), drop: 5, cell: func(row, _ int) span {
 			v := f.peerRate[at(row).Sender]
 			if m.totals {
 				v = float64(at(row).Bytes)
@@ -580,11 +609,11 @@ func (m *Model) senderTable(v view) *table {
 }
 
 // trouble is a count that is good only while it is 0.
-func trouble(n int64) span {
+func trouble(n int64, w int) span {
 	if n == 0 {
 		return span{"0", faint}
 	}
-	return span{commas(n), bad}
+	return span{brief(n, w), bad}
 }
 
 func oldestBlocked(s *wire.Staging) int64 {

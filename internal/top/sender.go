@@ -50,7 +50,7 @@ func (m *Model) noticesLine(s *wire.SenderSnapshot, w int) line {
 	c := &s.Counters
 	l := label("Sent").add(plain, fmt.Sprintf("%s chunks  shared %s", pad(m.units.count(c.SentChunks), 12, false), m.units.count(c.SharedChunks)))
 	l = m.tally(l, "input faults", c.Faults, bad)
-	l = m.tally(l, "undelivered notices", c.Undelivered, bad)
+	l = m.tally(l, "undelivered", c.Undelivered, bad)
 	return m.ends(w, l, took(nil, "write", s.WriteTime, w), nil)
 }
 
@@ -92,17 +92,17 @@ func (m *Model) sendingTable(v view) *table {
 			{name: "REQUEST", wide: 10, grow: 2, most: 40, left: true,
 				cell: func(row, _ int) span { return m.foreign(at(row).ReqID) },
 				cmp:  by(func(row int) string { return at(row).ReqID })},
-			{name: "RECEIVER", wide: 10, grow: 1, most: 32, left: true, drop: 1,
+			{name: "RECEIVER", wide: 14, grow: 1, most: 32, left: true, drop: 1,
 				cell: func(row, _ int) span { return m.foreign(linkName(s, at(row).Receiver)) },
 				cmp:  by(func(row int) int { return at(row).Receiver })},
-			{name: "CHUNKS", wide: 7, cell: func(row, _ int) span { return number(at(row).TotalChunks) },
+			{name: "CHUNKS", wide: 7, cell: func(row, w int) span { return number(at(row).TotalChunks, w) },
 				cmp: by(func(row int) int64 { return at(row).TotalChunks }), desc: true},
-			{name: "SENT", wide: 6, cell: func(row, _ int) span { return number(at(row).Sent) },
+			{name: "SENT", wide: 6, cell: func(row, w int) span { return number(at(row).Sent, w) },
 				cmp: by(func(row int) int64 { return at(row).Sent }), desc: true},
-			{name: "SHARED", wide: 6, drop: 3, cell: func(row, _ int) span { return number(at(row).Shared) },
+			{name: "SHARED", wide: 6, drop: 3, cell: func(row, w int) span { return number(at(row).Shared, w) },
 				cmp: by(func(row int) int64 { return at(row).Shared }), desc: true},
-			{name: "LEFT", wide: 6, drop: 4, cell: func(row, _ int) span { return number(left(row)) }, cmp: by(left), desc: true},
-			{name: "RATE", wide: 11, drop: 2, cell: func(row, _ int) span {
+			{name: "LEFT", wide: 6, drop: 4, cell: func(row, w int) span { return number(left(row), w) }, cmp: by(left), desc: true},
+			{name: "RATE", wide: m.rateWide(), drop: 2, cell: func(row, _ int) span {
 				if m.totals {
 					return span{m.units.bytes(float64(at(row).Bytes)), plain}
 				}
@@ -130,7 +130,7 @@ func (m *Model) blockedTable(v view) *table {
 			{name: "RECEIVER", wide: 8, grow: 1, most: 32, left: true, drop: 1,
 				cell: func(row, _ int) span { return m.foreign(linkName(s, at(row).Receiver)) },
 				cmp:  by(func(row int) int { return at(row).Receiver })},
-			{name: "CHUNKS", wide: 6, cell: func(row, _ int) span { return number(int64(at(row).Chunks)) },
+			{name: "CHUNKS", wide: 6, cell: func(row, w int) span { return number(int64(at(row).Chunks), w) },
 				cmp: by(func(row int) int { return at(row).Chunks }), desc: true},
 			{name: "SINCE", wide: 7, cell: func(row, _ int) span { return span{whole(at(row).WaitingMS), warn} },
 				cmp: by(func(row int) int64 { return at(row).WaitingMS }), desc: true},
@@ -156,11 +156,11 @@ func (m *Model) linkTable(v view) *table {
 				}
 				return span{"attached", good}
 			}, cmp: by(func(row int) string { return at(row).State })},
-			{name: "REQ", wide: 5, drop: 4, cell: func(row, _ int) span { return number(int64(at(row).Requests)) },
+			{name: "REQ", wide: 5, drop: 4, cell: func(row, w int) span { return number(int64(at(row).Requests), w) },
 				cmp: by(func(row int) int { return at(row).Requests }), desc: true},
-			{name: "STAGING", wide: 7, drop: 3, cell: func(row, _ int) span { return number(int64(at(row).Staging)) },
+			{name: "STAGING", wide: 7, drop: 3, cell: func(row, w int) span { return number(int64(at(row).Staging), w) },
 				cmp: by(func(row int) int { return at(row).Staging }), desc: true},
-			{name: "BLOCKED", wide: 7, cell: func(row, _ int) span { return trouble(int64(at(row).Blocked)) },
+			{name: "BLOCKED", wide: 7, cell: func(row, w int) span { return trouble(int64(at(row).Blocked), w) },
 				cmp: by(func(row int) int { return at(row).Blocked }), desc: true},
 			{name: "HEARD", wide: 6, drop: 2, cell: func(row, _ int) span {
 				if at(row).HeardMS < 0 {
@@ -168,7 +168,7 @@ func (m *Model) linkTable(v view) *table {
 				}
 				return span{whole(at(row).HeardMS), plain}
 			}, cmp: by(func(row int) int64 { return at(row).HeardMS }), desc: true},
-			{name: "RATE", wide: 11, drop: 5, cell: func(row, _ int) span {
+			{name: "RATE", wide: m.rateWide(), drop: 5, cell: func(row, _ int) span {
 				v := f.peerRate[at(row).Endpoint]
 				if m.totals {
 					v = float64(at(row).Bytes)

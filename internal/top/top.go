@@ -317,6 +317,7 @@ func (m *Model) key(msg tea.KeyMsg) tea.Cmd {
 		return m.setDelay(-1)
 	case key.Matches(msg, keys.units):
 		m.units.raw = !m.units.raw
+		m.dirty = true
 	case key.Matches(msg, keys.totals):
 		m.totals = !m.totals
 		m.dirty = true
