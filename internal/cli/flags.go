@@ -69,6 +69,12 @@ func Bool(dst *bool, name, usage string, alias ...string) *Flag {
 	return f
 }
 
+// Short gives a flag a second name, of one letter.
+func (f *Flag) Short(letter string) *Flag {
+	f.alias = letter
+	return f
+}
+
 // Optional makes a flag that may stand alone: --sink or --sink=2ms. Alone it
 // means the value alone; left out, dst stays as it is and IsSet is false.
 func Optional[T any](dst *T, name, placeholder, alone, usage string, parse func(string) (T, error)) *Flag {

@@ -57,7 +57,7 @@ func newLines(w io.Writer, fail func(error), limit int, dropped func(uint64) []b
 
 // JSON queues v as one line of JSON.
 func (l *Lines) JSON(v any) {
-	line, err := marshalLine(v)
+	line, err := JSONLine(v)
 	if err != nil {
 		l.fail(fmt.Errorf("cannot write %T as JSON: %w", v, err))
 		return
@@ -147,10 +147,10 @@ func (l *Lines) breakOff(err error) {
 	l.fail(fmt.Errorf("cannot write output: %w", err))
 }
 
-// marshalLine keeps <, > and & as they are, and writes as escapes what a
+// JSONLine is v as one line of JSON. It keeps <, > and & as they are, and writes as escapes what a
 // terminal could take for a command: JSON allows DEL and the controls from
 // U+0080 to U+009F as they are.
-func marshalLine(v any) ([]byte, error) {
+func JSONLine(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

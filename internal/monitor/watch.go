@@ -3,6 +3,7 @@ package monitor
 import (
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,7 +55,9 @@ type Watcher struct {
 	changed chan struct{}
 	closing atomic.Bool
 	done    chan struct{}
+	panic   atomic.Pointer[string] // of the goroutine below, told to who reads
 
+	// That of the goroutine that owns the sockets.
 	ctx    *sock.Context
 	waker  *sock.Waker
 	poller *zmq4.Poller
@@ -175,6 +178,7 @@ func (w *Watcher) Close() {
 
 func (w *Watcher) run() {
 	defer close(w.done)
+	defer w.caught()
 	defer w.closeSockets()
 	for !w.closing.Load() {
 		if err := w.turn(); err != nil {
@@ -184,6 +188,16 @@ func (w *Watcher) run() {
 			w.tell()
 			return
 		}
+	}
+}
+
+// caught passes a panic on, so that it comes to who knows what to do before the
+// process ends.
+func (w *Watcher) caught() {
+	if r := recover(); r != nil {
+		text := fmt.Sprintf("%v\n%s", r, debug.Stack())
+		w.panic.Store(&text)
+		w.tell()
 	}
 }
 
@@ -350,7 +364,25 @@ func (s *source) connectionEvent(event zmq4.Event) {
 // Read takes what an endpoint has told since it was last read. The endpoints
 // are counted from 0, in the order of Watch. Any goroutine may call it, but not
 // two at a time.
-func (w *Watcher) Read(endpoint int) Reading { return w.sources[endpoint].read() }
+func (w *Watcher) Read(endpoint int) Reading {
+	w.rethrow()
+	return w.sources[endpoint].read()
+}
+
+// Look is how an endpoint is, without what it has told.
+func (w *Watcher) Look(endpoint int) Reading {
+	w.rethrow()
+	s := w.sources[endpoint]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state
+}
+
+func (w *Watcher) rethrow() {
+	if text := w.panic.Load(); text != nil {
+		panic(*text)
+	}
+}
 
 func (s *source) read() Reading {
 	s.mu.Lock()

@@ -89,7 +89,9 @@ func until(t *testing.T, w *Watcher, endpoint int, what string, satisfies func(R
 	}
 }
 
-func pending(n int) []byte { return wire.Append(nil, &wire.ProxySnapshot{Kind: wire.KindProxy, Pending: n}) }
+func pending(n int) []byte {
+	return wire.Append(nil, &wire.ProxySnapshot{Kind: wire.KindProxy, Pending: n})
+}
 
 func happened(id string) []byte {
 	return wire.Append(nil, &wire.Event{Kind: wire.KindProxy, Events: []wire.EventEntry{{ReqID: id}}})

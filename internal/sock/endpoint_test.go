@@ -1,6 +1,8 @@
 package sock
 
 import (
+	"context"
+	"net"
 	"strings"
 	"testing"
 )
@@ -114,5 +116,32 @@ func TestHost(t *testing.T) {
 		if got := Host(endpoint); got != want {
 			t.Errorf("%s: %q, want %q", endpoint, got, want)
 		}
+	}
+}
+
+func TestReach(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	endpoint := "tcp://" + l.Addr().String()
+	if err := Reach(t.Context(), endpoint); err != nil {
+		t.Error(err)
+	}
+	l.Close()
+	for endpoint, want := range map[string]string{
+		endpoint:                     "cannot connect to " + endpoint + ": connection refused",
+		"ipc:///nowhere/at/all":      "cannot connect to ipc:///nowhere/at/all: no such file or directory",
+		"tcp://nowhere.invalid:7602": "no such host",
+		"tcp://127.0.0.1:*":          "only for listening",
+	} {
+		if err := Reach(t.Context(), endpoint); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", endpoint, err, want)
+		}
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := Reach(over, endpoint); err == nil || !strings.HasSuffix(err.Error(), "no answer") {
+		t.Errorf("no time left: %v", err)
 	}
 }
