@@ -16,10 +16,14 @@ import (
 	"golang.org/x/term"
 
 	"github.com/pd-tools/pd-tools/internal/cli"
+	"github.com/pd-tools/pd-tools/internal/noquery"
 	"github.com/pd-tools/pd-tools/internal/top"
 )
 
-func main() { os.Exit(cli.Main(app())) }
+func main() {
+	noquery.Restore()
+	os.Exit(cli.Main(app()))
+}
 
 // leastDelay is how often a publisher sends.
 const leastDelay = 250 * time.Millisecond

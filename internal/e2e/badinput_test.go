@@ -94,7 +94,10 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"pd-proxy"}, map[string]string{
 			"listen": "listen", "json": "bool", "expect": "count", "n": "count", "timeout": "duration", "monitor": "listen", "metrics": "http", "shutdown-timeout": "duration",
 		}},
-		{[]string{"pd-top"}, map[string]string{}},
+		{[]string{"pd-top"}, map[string]string{
+			"delay": "duration", "n": "count", "batch": "bool", "once": "bool", "json": "bool", "wait": "bool", "stall": "duration",
+			"sort": "choice", "reverse": "bool", "filter": "text", "units": "choice", "color": "choice", "ascii": "bool",
+		}},
 	} {
 		t.Run(strings.Join(p.call, " "), func(t *testing.T) {
 			t.Parallel()
@@ -116,7 +119,7 @@ func TestBadFlags(t *testing.T) {
 func flagNames(t *testing.T, call []string) (flags []string) {
 	t.Helper()
 	help := output(t, 0, call[0], append(call[1:], "--help")...)
-	for _, m := range regexp.MustCompile(`(?m)^\s+--?([a-z-]+)`).FindAllStringSubmatch(help, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^\s+(?:-[a-z], )?--?([a-z-]+)`).FindAllStringSubmatch(help, -1) {
 		if !slices.Contains([]string{"help", "h", "version", "completion"}, m[1]) {
 			flags = append(flags, m[1])
 		}

@@ -104,7 +104,8 @@ func newPainter(colour bool) painter {
 	if !colour {
 		return p
 	}
-	r := lipgloss.NewRenderer(io.Discard, termenv.WithProfile(termenv.ANSI), termenv.WithTTY(true))
+	r := lipgloss.NewRenderer(io.Discard)
+	r.SetColorProfile(termenv.ANSI)
 	r.SetHasDarkBackground(true) // or it would ask the terminal
 	for st, look := range map[style]lipgloss.Style{
 		strong: r.NewStyle().Bold(true),

@@ -72,7 +72,7 @@ type SetDelay struct{ Delay time.Duration }
 
 // delays are what + and - go through.
 var delays = []time.Duration{
-	100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond,
+	250 * time.Millisecond, 500 * time.Millisecond,
 	time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute,
 }
 
