@@ -56,19 +56,26 @@ struct pd_endpoint {
 	struct fid_ep *ep;
 	int cq_fd; // -1: the provider has none
 	int wake_fd;
+	int news;
 	fi_addr_t peer;
 	void *source;
 
-	// Of pd_run alone.
+	// Of the thread alone.
 	struct slot *slots, *unused; // there are window of them
 	int window, flying;
 	pd_write *work; // taken from posted, from next on not sent yet
 	int work_len, work_cap, work_next;
 	int64_t until; // when lingering ends
 
-	pthread_mutex_t lock; // guards posted
+	pthread_t thread;
+	pthread_mutex_t lock; // guards what follows
 	pd_write *posted;
 	int posted_len, posted_cap;
+	pd_done *done; // not taken yet
+	int done_len, done_cap;
+	int owed; // posted and not taken back as done: done has room for them
+	int told; // through news, and pd_take has not emptied done since
+	int ended;
 	atomic_int wanted; // posted has some
 	atomic_int asleep; // until something is posted
 	atomic_int stopped;
@@ -237,12 +244,13 @@ static int set_up(pd_endpoint *e, const char *provider, const char *addr, int wi
 	return fi_enable(e->ep);
 }
 
-int pd_open(const char *provider, const char *addr, int window, pd_endpoint **out, const char **what) {
+int pd_open(const char *provider, const char *addr, int window, int news, pd_endpoint **out, const char **what) {
 	pd_endpoint *e = calloc(1, sizeof *e);
 	*what = "allocate";
 	if (!e)
 		return FI_ENOMEM;
 	e->cq_fd = e->wake_fd = -1;
+	e->news = news;
 	pthread_mutex_init(&e->lock, NULL);
 	int err = set_up(e, provider, addr, window, what);
 	if (err) {
@@ -277,6 +285,7 @@ void pd_close(pd_endpoint *e) {
 	free(e->slots);
 	free(e->work);
 	free(e->posted);
+	free(e->done);
 	free(e);
 }
 
@@ -309,36 +318,74 @@ void pd_unregister(pd_region *r) {
 
 void pd_source(pd_endpoint *e, const pd_region *r) { e->source = fi_mr_desc(r->mr); }
 
-static void wake(pd_endpoint *e) {
+static void wake(int fd) {
 	uint64_t one = 1;
 	// It fails only when it is awake already for 2^64-1 reasons.
-	(void)!write(e->wake_fd, &one, sizeof one);
+	(void)!write(fd, &one, sizeof one);
+}
+
+// room makes room for need elements in a list that has room for cap.
+static int room(void *list, int *cap, int need, size_t size) {
+	if (need <= *cap)
+		return 0;
+	void **at = list, *more = realloc(*at, 2 * need * size);
+	if (!more)
+		return ENOMEM;
+	*at = more;
+	*cap = 2 * need;
+	return 0;
 }
 
 int pd_post(pd_endpoint *e, const pd_write *writes, int n) {
 	pthread_mutex_lock(&e->lock);
-	if (e->posted_len + n > e->posted_cap) {
-		int cap = 2 * (e->posted_len + n);
-		pd_write *more = realloc(e->posted, cap * sizeof *more);
-		if (!more) {
-			pthread_mutex_unlock(&e->lock);
-			return ENOMEM;
-		}
-		e->posted = more;
-		e->posted_cap = cap;
+	if (room(&e->posted, &e->posted_cap, e->posted_len + n, sizeof *e->posted) ||
+	    room(&e->done, &e->done_cap, e->owed + n, sizeof *e->done)) {
+		pthread_mutex_unlock(&e->lock);
+		return ENOMEM;
 	}
 	memcpy(e->posted + e->posted_len, writes, n * sizeof *writes);
 	e->posted_len += n;
+	e->owed += n;
 	atomic_store(&e->wanted, 1);
 	pthread_mutex_unlock(&e->lock);
 	if (atomic_load(&e->asleep))
-		wake(e);
+		wake(e->wake_fd);
 	return 0;
 }
 
 void pd_stop(pd_endpoint *e) {
 	atomic_store(&e->stopped, 1);
-	wake(e);
+	wake(e->wake_fd);
+}
+
+// tell hands over what is done. Who has been told and has not looked yet is not
+// told again: so one that is slow to run is told of many at a time.
+static void tell(pd_endpoint *e, const pd_done *done, int n, int ended) {
+	pthread_mutex_lock(&e->lock);
+	memcpy(e->done + e->done_len, done, n * sizeof *done);
+	e->done_len += n;
+	e->ended = ended;
+	int news = !e->told;
+	e->told = 1;
+	pthread_mutex_unlock(&e->lock);
+	if (news)
+		wake(e->news);
+}
+
+int pd_take(pd_endpoint *e, pd_done *done, int max) {
+	pthread_mutex_lock(&e->lock);
+	int n = e->done_len < max ? e->done_len : max;
+	int ended = e->ended;
+	if (n > 0)
+		memcpy(done, e->done, n * sizeof *done);
+	e->done_len -= n;
+	e->owed -= n;
+	if (e->done_len > 0)
+		memmove(e->done, e->done + n, e->done_len * sizeof *done);
+	else
+		e->told = 0;
+	pthread_mutex_unlock(&e->lock);
+	return n == 0 && ended ? -1 : n;
 }
 
 // take gets what was posted once all that was taken before is sent.
@@ -459,13 +506,18 @@ static void leave(pd_endpoint *e) {
 	e->until = 0;
 }
 
-int pd_run(pd_endpoint *e, pd_done *done, int max) {
+static void *run(void *endpoint) {
+	pd_endpoint *e = endpoint;
+	enum { most = 64 };
+	pd_done done[most];
 	while (!atomic_load(&e->stopped)) {
-		int n = launch(e, done, max);
-		if (n < max)
-			n += collect(e, done + n, max - n);
-		if (n > 0)
-			return n;
+		int n = launch(e, done, most);
+		if (n < most)
+			n += collect(e, done + n, most - n);
+		if (n > 0) {
+			tell(e, done, n, 0);
+			continue;
+		}
 		if (e->until && now() < e->until)
 			continue;
 		leave(e);
@@ -473,5 +525,18 @@ int pd_run(pd_endpoint *e, pd_done *done, int max) {
 			stay(e);
 	}
 	leave(e);
-	return 0;
+	tell(e, done, 0, 1);
+	return NULL;
 }
+
+int pd_start(pd_endpoint *e) {
+	// Signals are Go's, and for its threads.
+	sigset_t all, was;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &was);
+	int err = pthread_create(&e->thread, NULL, run, e);
+	pthread_sigmask(SIG_SETMASK, &was, NULL);
+	return err;
+}
+
+void pd_join(pd_endpoint *e) { pthread_join(e->thread, NULL); }

@@ -15,8 +15,11 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
-	"runtime"
+	"os"
+	"syscall"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxName is the longest address of an endpoint, in bytes.
@@ -25,7 +28,8 @@ const maxName = 256
 // endpoint is one endpoint of libfabric in a domain of its own.
 type endpoint struct {
 	c    *C.pd_endpoint
-	done [Window]C.pd_done
+	news *os.File // an eventfd: pd_take has something to say
+	done [4 * Window]C.pd_done
 }
 
 // fault is an error of libfabric's.
@@ -54,9 +58,14 @@ func openEndpoint(provider, addr string) (*endpoint, error) {
 	cProvider, cAddr := C.CString(provider), C.CString(addr)
 	defer C.free(unsafe.Pointer(cProvider))
 	defer C.free(unsafe.Pointer(cAddr))
-	e := new(endpoint)
+	news, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, os.NewSyscallError("eventfd", err)
+	}
+	e := &endpoint{news: os.NewFile(uintptr(news), "eventfd")}
 	var what *C.char
-	if err := C.pd_open(cProvider, cAddr, Window, &e.c, &what); err != 0 {
+	if err := C.pd_open(cProvider, cAddr, Window, C.int(news), &e.c, &what); err != 0 {
+		e.news.Close()
 		f := &fault{C.GoString(what), err}
 		if err == C.FI_ENODATA {
 			return nil, fmt.Errorf("libfabric has no provider %q that can do remote writes here: take one of %s (see fi_info)", provider, providers())
@@ -89,6 +98,7 @@ func (e *endpoint) close(left ...*region) {
 		r.close()
 	}
 	C.pd_close(e.c)
+	e.news.Close()
 }
 
 // name is the address at which peers find it.
@@ -156,15 +166,21 @@ func (e *endpoint) post(w write) error {
 	return check("post a write", C.pd_post(e.c, &c, 1))
 }
 
-// run makes the endpoint work until stop, and calls done for each write that
-// is over. It has a thread of its own.
-func (e *endpoint) run(done func(id uint64, err error)) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+// run makes the endpoint work until stop, and calls done for each write that is
+// over. It may be called once.
+func (e *endpoint) run(done func(id uint64, err error)) error {
+	if err := C.pd_start(e.c); err != 0 {
+		return fmt.Errorf("start a thread: %w", syscall.Errno(err))
+	}
+	defer C.pd_join(e.c)
+	var news [8]byte
 	for {
-		n := C.pd_run(e.c, &e.done[0], Window)
+		n := C.pd_take(e.c, &e.done[0], C.int(len(e.done)))
+		if n < 0 {
+			return nil
+		}
 		if n == 0 {
-			return
+			_, _ = e.news.Read(news[:]) // what there is to know pd_take says
 		}
 		for _, d := range e.done[:n] {
 			done(uint64(d.id), check("fi_write", d.err))

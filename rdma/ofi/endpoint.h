@@ -38,9 +38,10 @@ const char *pd_load(void);
 const char *pd_strerror(int err);
 
 // pd_open makes an endpoint with at most window writes in flight. addr is the
-// address of this host to use, or "". Returns 0, or an errno of libfabric's, and
+// address of this host to use, or "". news is an eventfd of the caller's, which is
+// told when pd_take has something to say. Returns 0, or an errno of libfabric's, and
 // in what the call that failed.
-int pd_open(const char *provider, const char *addr, int window, pd_endpoint **out, const char **what);
+int pd_open(const char *provider, const char *addr, int window, int news, pd_endpoint **out, const char **what);
 
 // pd_shut ends the endpoint: nothing lands and nothing is read after it. No other
 // call may be under way, but to register and unregister. What is left is to
@@ -67,13 +68,20 @@ void pd_source(pd_endpoint *e, const pd_region *r);
 // pd_post hands writes over. Any thread may call it. Returns 0 or ENOMEM.
 int pd_post(pd_endpoint *e, const pd_write *writes, int n);
 
-// pd_run makes the endpoint work, posted writes and those of the peer, until
-// some of the former are done, and returns how many. 0 means that pd_stop was
-// called. One thread, always the same, may call it.
-int pd_run(pd_endpoint *e, pd_done *done, int max);
+// pd_start makes the endpoint work, posted writes and those of the peer, on a
+// thread of its own until pd_stop. The thread is none of Go's: it never waits for
+// a turn among goroutines, with the wire idle. Returns 0 or an errno.
+int pd_start(pd_endpoint *e);
 
-// pd_stop ends pd_run, now and for good. Any thread may call it.
+// pd_take gets writes that are done, and returns how many; -1: there are none, and
+// the thread is at its end. Once it gave 0 there is nothing until news is told.
+int pd_take(pd_endpoint *e, pd_done *done, int max);
+
+// pd_stop ends the thread, now and for good. Any thread may call it.
 void pd_stop(pd_endpoint *e);
+
+// pd_join waits until it has ended.
+void pd_join(pd_endpoint *e);
 
 // pd_providers writes the names of the providers that would do. It leaves out
 // shm, which does harm.

@@ -178,7 +178,9 @@ func (r *remote) live() {
 	ran := make(chan struct{})
 	go func() {
 		defer close(ran)
-		r.endpoint.run(r.over)
+		if err := r.endpoint.run(r.over); err != nil {
+			r.die(fmt.Errorf("%w: %w", rdma.ErrGone, err))
+		}
 	}()
 	<-r.dying
 	r.endpoint.stop()
@@ -206,7 +208,7 @@ func (r *remote) die(cause error) {
 	}
 }
 
-// over takes the end of a write, on the endpoint's thread.
+// over takes the end of a write.
 func (r *remote) over(id uint64, err error) {
 	if err != nil {
 		go r.broken(err)

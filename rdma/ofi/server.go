@@ -139,7 +139,9 @@ func (s *server) serve(c net.Conn, w rdma.Writer) {
 	ran := make(chan struct{})
 	go func() {
 		defer close(ran)
-		p.endpoint.run(func(uint64, error) {}) // it writes nothing itself
+		if err := p.endpoint.run(func(uint64, error) {}); err != nil { // it writes nothing itself
+			c.Close()
+		}
 	}()
 	s.mu.Lock()
 	s.peers[w] = p
