@@ -75,6 +75,9 @@ func New(slots int, slotSize int64) (*Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Best effort, where the system allows it: what is written and read from end
+	// to end is worth large pages. Regions for revoked slots have few pages.
+	_ = unix.Madvise(first.view, unix.MADV_HUGEPAGE)
 	if err := prefaultWide(first.view); err != nil {
 		return nil, errors.Join(err, first.close())
 	}
