@@ -31,7 +31,7 @@ const (
 	// maxSlots bounds the ledger: some tens of bytes a slot.
 	maxSlots = 1 << 24
 
-	// fewFiles is a limit of open files worth a warning: each sender takes two, and eleven more by ofi.
+	// fewFiles is a limit of open files worth a warning: each sender takes two, and twelve more by ofi.
 	fewFiles = 1024
 
 	// gcPercent lets the heap, which is small beside the buffer, grow to a few
@@ -224,7 +224,7 @@ func (o *serveOptions) sayBefore(log *cli.Log) {
 	}
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err == nil && files.Cur < fewFiles {
-		log.Printf("warning: at most %d files can be open, and each sender takes two, by ofi thirteen: raise the limit (ulimit -n)", files.Cur)
+		log.Printf("warning: at most %d files can be open, and each sender takes two, by ofi fourteen: raise the limit (ulimit -n)", files.Cur)
 	}
 }
 
