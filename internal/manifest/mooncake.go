@@ -53,12 +53,22 @@ func (o *Options) Check() error {
 // proportion and has a key of its own. Tokens behind the last full block may
 // have no hash id; nobody shares their chunk.
 func Convert(r io.Reader, name string, w io.Writer, opt Options) error {
+	var line []byte
+	return ReadTrace(r, name, opt, func(b *Batch, _ int64) error {
+		line = AppendLine(line[:0], b)
+		_, err := w.Write(line)
+		return err
+	})
+}
+
+// ReadTrace gives do the lines that Convert writes, each with the tokens that
+// its request makes the decoder write, output_length. An error of do ends it.
+func ReadTrace(r io.Reader, name string, opt Options, do func(b *Batch, output int64) error) error {
 	if err := opt.Check(); err != nil {
 		return err
 	}
 	t := &traceReader{lines: newLines(r, name), opt: &opt}
 	var live []*traced // the requests that are mixed, in turn
-	var line []byte
 	for more := true; ; {
 		for more && len(live) < opt.Interleave {
 			q, err := t.next()
@@ -75,8 +85,7 @@ func Convert(r io.Reader, name string, w io.Writer, opt Options) error {
 		q := live[0]
 		live = live[1:]
 		b := q.batch(&opt)
-		line = AppendLine(line[:0], b)
-		if _, err := w.Write(line); err != nil {
+		if err := do(b, q.output); err != nil {
 			return err
 		}
 		if !b.Last {
@@ -114,6 +123,7 @@ func parseTrace(text []byte, number int, opt *Options) (*traced, error) {
 	var rec struct {
 		Timestamp   *float64 `json:"timestamp"`    // milliseconds
 		InputLength *int64   `json:"input_length"` // tokens
+		Output      int64    `json:"output_length"`
 		HashIDs     []int64  `json:"hash_ids"`
 	}
 	if err := json.Unmarshal(text, &rec); err != nil {
@@ -126,6 +136,8 @@ func parseTrace(text []byte, number int, opt *Options) (*traced, error) {
 		return nil, fmt.Errorf("timestamp %g is out of range: milliseconds from 0", *rec.Timestamp)
 	case *rec.InputLength < 0:
 		return nil, fmt.Errorf("input_length %d is negative", *rec.InputLength)
+	case rec.Output < 0:
+		return nil, fmt.Errorf("output_length %d is negative", rec.Output)
 	case slices.ContainsFunc(rec.HashIDs, func(id int64) bool { return id < 0 }):
 		return nil, errors.New("a negative hash id: they count from 0")
 	}
@@ -145,6 +157,7 @@ func parseTrace(text []byte, number int, opt *Options) (*traced, error) {
 		id:     fmt.Sprintf("%s%06d", opt.Prefix, number),
 		at:     *rec.Timestamp / 1000,
 		tokens: tokens,
+		output: rec.Output,
 		ids:    ids,
 		hash:   fnvBasis,
 	}, nil
@@ -155,6 +168,7 @@ type traced struct {
 	id     string
 	at     float64 // seconds
 	tokens int64
+	output int64   // tokens that are decoded
 	ids    []int64 // one a block, the last may be partial
 	done   int64   // tokens whose chunks are written
 	hashed int64   // blocks in hash

@@ -33,6 +33,13 @@ func (m *Machine) Snapshot(now Time) wire.Snapshot {
 	}
 }
 
+// Usage is how many slots are promised, held, in quarantine and free: what a
+// Snapshot says of them, at no cost.
+func (m *Machine) Usage() (promised, held, quarantined, free int) {
+	l := &m.ledger
+	return l.promised, l.held, l.quarantined, l.free()
+}
+
 func (m *Machine) snapshotRefusals() map[string]int64 {
 	refused := make(map[string]int64, len(m.refused))
 	for code, n := range m.refused {
