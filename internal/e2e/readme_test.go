@@ -29,11 +29,11 @@ func TestReadme(t *testing.T) {
 			t.Errorf("the Makefile has no %q", m[1])
 		}
 	}
-	recv, proxy := freePort(t), freePort(t)
-	ports := strings.NewReplacer(":7600", ":"+recv, ":7700", ":"+proxy, ":7603", ":"+freePort(t), " 7601 ", " "+freePort(t)+" ")
+	recv, proxy, monitor := freePort(t), freePort(t), freePort(t)
+	ports := strings.NewReplacer(":7600", ":"+recv, ":7700", ":"+proxy, ":7602", ":"+monitor, ":7603", ":"+freePort(t), " 7601 ", " "+freePort(t)+" ")
 	dir := t.TempDir()
 	env := append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"),
-		"PD_RECV_LISTEN=tcp://127.0.0.1:"+recv, "PD_PROXY_LISTEN=tcp://127.0.0.1:"+proxy)
+		"PD_RECV_LISTEN=tcp://127.0.0.1:"+recv, "PD_RECV_MONITOR=tcp://127.0.0.1:"+monitor, "PD_PROXY_LISTEN=tcp://127.0.0.1:"+proxy)
 	for _, b := range blocks {
 		script := regexp.MustCompile("(?m)^make .*$").ReplaceAllString(ports.Replace(b[1]), "")
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -104,7 +104,7 @@ func TestHelpHasTheContractsFlags(t *testing.T) {
 // --help says: the same flags, the same values, the same defaults.
 func TestReadmeHasTheFlagsOfHelp(t *testing.T) {
 	tables := readmeFlags(t)
-	for _, command := range []string{"pd-recv", "pd-send", "pd-send manifest", "pd-proxy"} {
+	for _, command := range []string{"pd-recv", "pd-send", "pd-send manifest", "pd-proxy", "pd-top"} {
 		told, have := tables[command], flagsOfHelp(t, command)
 		for flag, what := range told {
 			if have[flag] != what {
@@ -126,7 +126,7 @@ func flagsOfHelp(t *testing.T, command string) map[string]string {
 	words := strings.Fields(command)
 	help := output(t, 0, words[0], append(words[1:], "--help")...)
 	flags := map[string]string{}
-	for _, m := range regexp.MustCompile(`(?m)^  (--?[a-z-]+)(\S*(?: [A-Z]+)?)  +(.*?)(?: \(default (.*)\))?$`).FindAllStringSubmatch(help, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^  (?:-[a-z], )?(--?[a-z-]+)(\S*(?: [A-Z]+)?)  +(.*?)(?: \(default (.*)\))?$`).FindAllStringSubmatch(help, -1) {
 		if !slices.Contains([]string{"--help", "--version", "--completion"}, m[1]) {
 			flags[m[1]] = fmt.Sprintf("%s default %q", m[2], m[4])
 		}
