@@ -389,7 +389,7 @@ func TestCommands(t *testing.T) {
 	for _, tt := range []struct {
 		key  string
 		want time.Duration
-	}{{"+", 2 * time.Second}, {"-", time.Second}, {"-", 500 * time.Millisecond}, {"-", 250 * time.Millisecond}, {"-", 100 * time.Millisecond}, {"-", 100 * time.Millisecond}} {
+	}{{"+", 2 * time.Second}, {"-", time.Second}, {"-", 500 * time.Millisecond}, {"-", 250 * time.Millisecond}, {"-", 250 * time.Millisecond}} {
 		if got := run(tt.key); got != (SetDelay{tt.want}) {
 			t.Errorf("%s makes %v, want %v", tt.key, got, tt.want)
 		}
