@@ -1,5 +1,6 @@
 // Command pd-recv is the decode node's end: serve owns the buffer and admits
-// requests to it; stat, take and drop ask a running one. Here are flags, output
+// requests to it; stat, take and drop ask a running one; plan says how large the
+// buffer must be. Here are flags, output
 // and exit codes; the work is done in internal/receiver and internal/client.
 package main
 
@@ -27,7 +28,7 @@ func app() *urfave.App {
 		Name:  "pd-recv",
 		Usage: "receive KV caches into a buffer, without deadlock",
 		UsageText: "pd-recv [serve] [flags]\npd-recv stat [flags] ENDPOINT\n" +
-			"pd-recv take [flags] ENDPOINT REQ_ID\npd-recv drop [flags] ENDPOINT REQ_ID",
+			"pd-recv take [flags] ENDPOINT REQ_ID\npd-recv drop [flags] ENDPOINT REQ_ID\npd-recv plan [flags] [FILE]",
 		Description: `stdout has one JSON line for each event, the first of them "listening".
 
   pd-recv --listen tcp://127.0.0.1:7600 --buffer-size 4GiB --chunk-size 2MiB | jq -c 'select(.event=="ready")'`,
@@ -38,6 +39,7 @@ func app() *urfave.App {
 			statCommand(),
 			takeCommand(),
 			dropCommand(),
+			planCommand(),
 		},
 	}
 }

@@ -51,7 +51,7 @@ type Deadlock struct {
 }
 
 func (d *Deadlock) String() string {
-	return fmt.Sprintf("at %v: %d requests hold %d slots and wait for more, %d are free; %q has %d of %d; %d requests wait",
+	return fmt.Sprintf("at %v: %d requests hold %d slots and wait for more; free: %d; %q has %d of its %d; waiting: %d",
 		d.At.Round(time.Millisecond), d.Partial, d.Held, d.Free, d.First, d.Has, d.Needs, d.Waiting)
 }
 
