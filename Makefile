@@ -2,14 +2,23 @@
 
 FUZZTIME ?= 30s
 
-.PHONY: demo test test-hosts bench build fuzz lint setup clean
+.PHONY: demo test interop build-interop test-hosts bench build fuzz lint setup clean
 
 demo: build
 	scripts/demo
 
 # go test comes last: its lines are what CI shows.
-test: setup lint
+test: setup lint build-interop
+	@scripts/interop/run || test $$? = 77
 	go test -race -timeout 20m ./...
+
+# LMCache's peers, in Python, against our programs. Fails where it cannot run; make
+# test then says so and goes on.
+interop: build-interop
+	scripts/interop/run
+
+build-interop: build
+	go build -o bin/ ./scripts/interop/wirecheck
 
 # The programs on hosts of their own, which are network namespaces: needs root.
 # HOSTS are flags, as in HOSTS='-only headline'.

@@ -345,6 +345,9 @@ func (l *link) read() {
 }
 
 func (l *link) receive(frames [][]byte) error {
+	if len(frames) == 2 && len(frames[0]) == 0 {
+		return errors.New("it carries no correlation back, as LMCache's receiver does not: pd-send needs pd-recv there")
+	}
 	if len(frames) != answerFrames || len(frames[0]) != 8 || len(frames[1]) != 0 {
 		return fmt.Errorf("an answer has %d frames and not correlation, delimiter, payload", len(frames))
 	}
