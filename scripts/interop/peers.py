@@ -149,9 +149,11 @@ class Receiver(Served):
             with self.changed:
                 self.unknown.append(str(e))
                 self.changed.notify_all()
+            return AllocResponse([-1])
+        if isinstance(message, CancelNotif):
             return AllocResponse([])
         if not isinstance(message, AllocRequest):
-            return AllocResponse([])
+            return AllocResponse([-1])
         if len(message.keys) > len(self.free):
             return AllocResponse([-1] * len(message.keys))
         return AllocResponse([self.free.pop(0) for _ in message.keys])
