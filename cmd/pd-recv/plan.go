@@ -91,7 +91,7 @@ output takes at --decode-rate.
 			cli.Var(&o.ConsumeToken, "consume-per-token", "TIME", "0s", "and for each of its tokens", cli.Delay),
 			cli.Var(&o.DecodeRate, "decode-rate", "N", "", "and until its output is decoded, at N tokens a second; needs a trace", cli.Factor),
 			cli.Bool(&o.json, "json", "print a JSON object a line instead of a table"),
-			cli.Var(&o.plot, "plot", "FILE.svg", "", "draw wait against buffer size", svgFile),
+			cli.Var(&o.plot, "plot", "FILE", "", "draw wait against buffer size into FILE.svg", svgFile),
 		},
 		Action: func(c *urfave.Context) error { return o.run(c) },
 	}

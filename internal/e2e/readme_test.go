@@ -83,7 +83,9 @@ func repoFile(t *testing.T, name string) string {
 var contractFlags = map[string]string{
 	"pd-recv": "--listen --buffer-size --chunk-size --engine --fabric --fabric-addr --fabric-service --admission --admit-timeout --lease --legacy-lease --ready-ttl " +
 		"--overtake --queue-limit --queue-bytes --sink --proxy --monitor --metrics --shutdown-timeout",
-	"pd-recv take":     "-o --keep",
+	"pd-recv take": "-o --keep",
+	"pd-recv plan": "--model --bytes-per-token --tokens-per-chunk --buffer-size --admission --overtake --target-p99 --admit-timeout --pace --limit --senders --batch " +
+		"--link-rate --ingress-rate --round-trip --consume --consume-per-token --decode-rate --json --plot",
 	"pd-send":          "--to --proxy --staging-size --batch --engine --timeout --pending --pace --name --monitor --metrics --notify --shutdown-timeout",
 	"pd-send manifest": "--chunk-size --tokens-per-chunk --limit --interleave --batch",
 	"pd-proxy":         "--listen --json --expect -n --timeout --monitor --metrics --shutdown-timeout",
@@ -126,7 +128,7 @@ func flagsOfHelp(t *testing.T, command string) map[string]string {
 	words := strings.Fields(command)
 	help := output(t, 0, words[0], append(words[1:], "--help")...)
 	flags := map[string]string{}
-	for _, m := range regexp.MustCompile(`(?m)^  (?:-[a-z], )?(--?[a-z-]+)(\S*(?: [A-Z]+)?)  +(.*?)(?: \(default (.*)\))?$`).FindAllStringSubmatch(help, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^  (?:-[a-z], )?(--?[a-z0-9-]+)(\S*(?: [A-Z]+)?)  +(.*?)(?: \(default (.*)\))?$`).FindAllStringSubmatch(help, -1) {
 		if !slices.Contains([]string{"--help", "--version", "--completion"}, m[1]) {
 			flags[m[1]] = fmt.Sprintf("%s default %q", m[2], m[4])
 		}

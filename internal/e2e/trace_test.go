@@ -15,6 +15,16 @@ import (
 // trace, from $PD_TRACE or beside the repository. A buffer of 128 slots is
 // smaller than some of them.
 func TestTrace(t *testing.T) {
+	trace := realTrace(t)
+	const requests, tooLarge = 2000, 71
+	manifest := output(t, 0, "pd-send", "manifest", "--chunk-size", "16KiB", "--interleave", "16", "--limit", fmt.Sprint(requests), trace)
+	t.Run("512 slots", func(t *testing.T) { runTrace(t, manifest, 512, requests, 0) })
+	t.Run("128 slots", func(t *testing.T) { runTrace(t, manifest, 128, requests, tooLarge) })
+}
+
+// realTrace names the trace, or skips a test.
+func realTrace(t *testing.T) string {
+	t.Helper()
 	trace := os.Getenv("PD_TRACE")
 	if trace == "" {
 		trace = filepath.Join(root(), "../shared/data/mooncake_conversation_head.jsonl")
@@ -22,10 +32,7 @@ func TestTrace(t *testing.T) {
 	if _, err := os.Stat(trace); err != nil {
 		t.Skipf("NOT RUN: no trace: %v; name one with PD_TRACE", err)
 	}
-	const requests, tooLarge = 2000, 71
-	manifest := output(t, 0, "pd-send", "manifest", "--chunk-size", "16KiB", "--interleave", "16", "--limit", fmt.Sprint(requests), trace)
-	t.Run("512 slots", func(t *testing.T) { runTrace(t, manifest, 512, requests, 0) })
-	t.Run("128 slots", func(t *testing.T) { runTrace(t, manifest, 128, requests, tooLarge) })
+	return trace
 }
 
 // TestGeneratedTrace does the same with a trace that is always there.
