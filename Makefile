@@ -2,7 +2,7 @@
 
 FUZZTIME ?= 30s
 
-.PHONY: demo test interop build-interop test-hosts bench build fuzz lint setup clean
+.PHONY: demo test interop build-interop test-plan test-hosts bench build fuzz lint setup clean
 
 demo: build
 	scripts/demo
@@ -19,6 +19,11 @@ interop: build-interop
 
 build-interop: build
 	go build -o bin/ ./scripts/interop/wirecheck
+
+# What pd-recv plan says, beside a paced run of real programs: takes half a minute of
+# a machine that does nothing else.
+test-plan: setup
+	go test -count=1 -run TestPlanAgrees -v ./internal/e2e
 
 # The programs on hosts of their own, which are network namespaces: needs root.
 # HOSTS are flags, as in HOSTS='-only headline'.

@@ -197,7 +197,7 @@ func agrees(t *testing.T, screen string, s shot, w int) {
 	}
 	for text, want := range map[string]int{
 		`· free (\d+)`: s.Slots.Free, `█ ready (\d+)`: s.Slots.Ready, `▓ written (\d+)`: s.Slots.Written - s.Slots.Ready,
-		`▒ held (\d+)`: s.Slots.Held - s.Slots.Written, `░ promised (\d+)`: s.Slots.Promised,
+		`▒ alloc (\d+)`: s.Slots.Held - s.Slots.Written, `░ promised (\d+)`: s.Slots.Promised,
 		`queued +(\d+)`: len(s.Queue), `RESERVATIONS (\d+)`: len(s.Requests) - len(s.Queue),
 		`ADMISSION QUEUE (\d+)`: len(s.Queue), `QUEUE.*\(([\d,]+) slots\)`: need,
 		`SENDERS (\d+)`: len(s.Senders), `BLOCKED (\d+)`: len(s.Queue), `(\d+)% of 64`: 100 * (s.Slots.Total - s.Slots.Free) / s.Slots.Total,

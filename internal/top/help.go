@@ -27,7 +27,7 @@ var words = []string{
 	"The buffer's slots are, and add up to all of them:",
 	"  ready        written, of a request that waits for its decoder",
 	"  written      of a request that is not ready yet",
-	"  held         has a chunk that is not written yet",
+	"  alloc        has a chunk that is not written yet; with what is written: held",
 	"  promised     reserved for a request, has no chunk yet",
 	"  quarantined  somebody gone may still write to it",
 	"  peak         the most that were not free at one time",

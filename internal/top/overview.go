@@ -142,7 +142,7 @@ func (m *Model) overviewTables() []*table {
 				cmp: by(endpoint)},
 			{name: "STATE", wide: 9, left: true, cell: func(row, _ int) span { return span{at(row).state, at(row).style} },
 				cmp: by(func(row int) string { return at(row).state })},
-			{name: "HELD", wide: 5, cell: func(row, _ int) span {
+			{name: "USED", wide: 5, cell: func(row, _ int) span {
 				st := plain
 				if used(row) >= 0.95 {
 					st = warn

@@ -45,7 +45,7 @@ func (m *Model) parts(s *wire.SnapshotSlots) []part {
 	return []part{
 		{"ready", "R", g.ready, s.Ready, info},
 		{"written", "w", g.written, s.Written - s.Ready, good},
-		{"held", "h", g.held, s.Held - s.Written, warn},
+		{"alloc", "a", g.held, s.Held - s.Written, warn},
 		{"promised", "p", g.promised, s.Promised, plain},
 		{"quarantined", "q", g.quarantined, s.Quarantined, bad},
 		{"free", "f", g.free, s.Free, faint},
@@ -211,6 +211,14 @@ func took(l line, what string, s wire.SnapshotWait, w int) line {
 	return widest(w, brief.add(plain, "  max "+pad(millis(s.Max), 6, true)), brief)
 }
 
+// seen is how long something took, or no time at all if it never happened.
+func seen(times int64, s wire.SnapshotWait) wire.SnapshotWait {
+	if times == 0 && s.Max == 0 {
+		return wire.SnapshotWait{P50: -1, P99: -1, Max: -1}
+	}
+	return s
+}
+
 // tally is a count that is trouble unless it is 0.
 func (m *Model) tally(l line, name string, n int64, st style) line {
 	if n == 0 {
@@ -225,7 +233,7 @@ func (m *Model) admitLine(f *frame, w int) line {
 	if m.totals {
 		now = m.units.count(s.Counters.Admitted)
 	}
-	l := took(label("Admit").add(strong, pad(now, 12, false)), "waited", s.AdmitWait, w)
+	l := took(label("Admit").add(strong, pad(now, 12, false)), "waited", seen(s.Counters.Admitted, s.AdmitWait), w)
 	queued := m.tally(nil, "queued", int64(s.Totals.Queue), warn)
 	slots := queued
 	if s.Totals.Queue > 0 {
@@ -251,7 +259,7 @@ func (m *Model) readyLine(f *frame, w int) line {
 	if m.totals {
 		now = m.units.count(s.Counters.Ready)
 	}
-	l := took(label("Ready").add(strong, pad(now, 12, false)), "to ready", s.ReadyTime, w)
+	l := took(label("Ready").add(strong, pad(now, 12, false)), "to ready", seen(s.Counters.Ready, s.ReadyTime), w)
 	expired := m.tally(nil, "expired", s.Counters.Expired, bad)
 	unread := m.tally(expired, "expired unread", s.Counters.ExpiredUnread, bad)
 	brief := m.tally(expired, "unread", s.Counters.ExpiredUnread, bad)
@@ -264,7 +272,7 @@ func (m *Model) endedLine(s *wire.Snapshot, w int) line {
 	l := label("Ended").add(plain, fmt.Sprintf("%s released", pad(m.units.count(c.Released), 9, false)))
 	l = m.tally(l, "cancelled", c.Cancelled, plain)
 	l = m.tally(l, "timed out", c.TimedOut, bad)
-	return m.ends(w, l, took(nil, "write", s.WriteTime, w), nil)
+	return m.ends(w, l, took(nil, "write", seen(s.Counters.Ready, s.WriteTime), w), nil)
 }
 
 // faultsLine has what must not happen, and why batches were refused.

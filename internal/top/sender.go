@@ -13,7 +13,7 @@ func (m *Model) senderFigures(f *frame, w int) []line {
 	return []line{
 		m.stagingLine(s, w),
 		m.throughputLine("Write", f, s.Counters.SentBytes, w),
-		m.ends(w, took(label("Admit").add(plain, "            "), "waited", s.AdmitWait, w),
+		m.ends(w, took(label("Admit").add(plain, "            "), "waited", seen(s.Counters.Ready, s.AdmitWait), w),
 			m.tally(nil, "waiting", int64(f.need), warn), nil),
 		m.sentLine(f, w),
 		m.noticesLine(s, w),
@@ -41,7 +41,7 @@ func (m *Model) sentLine(f *frame, w int) line {
 	if m.totals {
 		now = m.units.count(s.Counters.Ready)
 	}
-	l := took(label("Ready").add(strong, pad(now, 12, false)), "to ready", s.ReadyTime, w)
+	l := took(label("Ready").add(strong, pad(now, 12, false)), "to ready", seen(s.Counters.Ready, s.ReadyTime), w)
 	failed := m.tally(nil, "failed", s.Counters.Failed, bad)
 	return m.ends(w, l, m.tally(failed, "cancelled", s.Counters.Cancelled, warn), failed, nil)
 }
@@ -51,7 +51,7 @@ func (m *Model) noticesLine(s *wire.SenderSnapshot, w int) line {
 	l := label("Sent").add(plain, fmt.Sprintf("%s chunks  shared %s", pad(m.units.count(c.SentChunks), 12, false), m.units.count(c.SharedChunks)))
 	l = m.tally(l, "input faults", c.Faults, bad)
 	l = m.tally(l, "undelivered", c.Undelivered, bad)
-	return m.ends(w, l, took(nil, "write", s.WriteTime, w), nil)
+	return m.ends(w, l, took(nil, "write", seen(s.Counters.Ready, s.WriteTime), w), nil)
 }
 
 // linkName is the endpoint of a receiver by its position.

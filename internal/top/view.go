@@ -462,8 +462,8 @@ func (m *Model) smallLine(v view) line {
 		used := percent(s.Total-s.Free, s.Total)
 		queue := fmt.Sprintf("  q%d  ", f.recv.Totals.Queue)
 		brief = l.add(plain, used+queue)
-		l = l.add(plain, fmt.Sprintf("%s held (%dw %dr %df)%s%s  p99 %s", used, s.Written,
-			s.Held-s.Written+s.Promised, s.Free, queue, m.byteRate(f.rates, f.rates.bytes), millis(f.recv.AdmitWait.P99)))
+		l = l.add(plain, fmt.Sprintf("%s used (%dR %dw %da %dp %df)%s%s  p99 %s", used, s.Ready, s.Written-s.Ready,
+			s.Held-s.Written, s.Promised, s.Free, queue, m.byteRate(f.rates, f.rates.bytes), millis(f.recv.AdmitWait.P99)))
 		if f.stalled > 0 {
 			l = l.add(bad, fmt.Sprintf("  %d STALLED", f.stalled))
 			brief = brief.add(bad, fmt.Sprintf("%d STALLED", f.stalled))
