@@ -8,7 +8,6 @@ import (
 	"github.com/pd-tools/pd-tools/internal/cli"
 	"github.com/pd-tools/pd-tools/internal/monitor"
 	"github.com/pd-tools/pd-tools/internal/proxy"
-	"github.com/pd-tools/pd-tools/internal/sock"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -35,10 +34,7 @@ func publish(cfg *proxy.Config, endpoint string, log *cli.Log) (*publisher, erro
 	if err != nil {
 		return nil, fmt.Errorf("--monitor: %w", err)
 	}
-	log.Printf("to watch it: pd-top %s", p.Endpoint())
-	if sock.IsPublic(p.Endpoint()) {
-		log.Printf("warning: other hosts can watch on %s, and nothing asks who they are", p.Endpoint())
-	}
+	log.Watch(p.Endpoint())
 	return &publisher{p}, nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"github.com/pd-tools/pd-tools/internal/cli"
 	"github.com/pd-tools/pd-tools/internal/monitor"
 	"github.com/pd-tools/pd-tools/internal/reservation"
-	"github.com/pd-tools/pd-tools/internal/sock"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -45,12 +44,8 @@ func (m *monitored) endpoint() string {
 
 // say tells people where it is.
 func (m *monitored) say(log *cli.Log) {
-	if m == nil {
-		return
-	}
-	log.Printf("to watch it: pd-top %s", m.Endpoint())
-	if sock.IsPublic(m.Endpoint()) {
-		log.Printf("warning: other hosts can watch on %s, and nothing asks who they are", m.Endpoint())
+	if m != nil {
+		log.Watch(m.Endpoint())
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"github.com/pd-tools/pd-tools/internal/cli"
 	"github.com/pd-tools/pd-tools/internal/monitor"
 	"github.com/pd-tools/pd-tools/internal/sender"
-	"github.com/pd-tools/pd-tools/internal/sock"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -36,10 +35,7 @@ func (o *options) publish(log *cli.Log) (*publisher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--monitor: %w", err)
 	}
-	log.Printf("to watch it: pd-top %s", p.Endpoint())
-	if sock.IsPublic(p.Endpoint()) {
-		log.Printf("warning: other hosts can watch on %s, and nothing asks who they are", p.Endpoint())
-	}
+	log.Watch(p.Endpoint())
 	return &publisher{p, o.Name}, nil
 }
 

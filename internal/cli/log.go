@@ -9,6 +9,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/pd-tools/pd-tools/internal/sock"
 )
 
 // A kind of message that peers can cause is printed burst times in every
@@ -150,3 +152,11 @@ func Escape(s string) string {
 // printable leaves out controls and what changes the direction or joins of text
 // around it, but keeps spaces.
 func printable(r rune) bool { return r == ' ' || unicode.IsPrint(r) }
+
+// Watch says where a program can be watched, and who else can.
+func (l *Log) Watch(endpoint string) {
+	l.Printf("to watch it: pd-top %s", endpoint)
+	if sock.IsPublic(endpoint) {
+		l.Printf("warning: other hosts can watch on %s, and nothing asks who they are", endpoint)
+	}
+}

@@ -253,13 +253,18 @@ func (m *Model) ends(w int, l line, rights ...line) line {
 	return l.cut(w)
 }
 
-func (m *Model) readyLine(f *frame, w int) line {
-	s := f.recv
+// becameReady is how many requests became ready, and how long that took.
+func (m *Model) becameReady(f *frame, ready int64, s wire.SnapshotWait, w int) line {
 	now := m.rate(f.rates, f.rates.ready)
 	if m.totals {
-		now = m.units.count(s.Counters.Ready)
+		now = m.units.count(ready)
 	}
-	l := took(label("Ready").add(strong, pad(now, 12, false)), "to ready", seen(s.Counters.Ready, s.ReadyTime), w)
+	return took(label("Ready").add(strong, pad(now, 12, false)), "to ready", seen(ready, s), w)
+}
+
+func (m *Model) readyLine(f *frame, w int) line {
+	s := f.recv
+	l := m.becameReady(f, s.Counters.Ready, s.ReadyTime, w)
 	expired := m.tally(nil, "expired", s.Counters.Expired, bad)
 	unread := m.tally(expired, "expired unread", s.Counters.ExpiredUnread, bad)
 	brief := m.tally(expired, "unread", s.Counters.ExpiredUnread, bad)

@@ -37,11 +37,7 @@ func (m *Model) stagingLine(s *wire.SenderSnapshot, w int) line {
 
 func (m *Model) sentLine(f *frame, w int) line {
 	s := f.send
-	now := m.rate(f.rates, f.rates.ready)
-	if m.totals {
-		now = m.units.count(s.Counters.Ready)
-	}
-	l := took(label("Ready").add(strong, pad(now, 12, false)), "to ready", seen(s.Counters.Ready, s.ReadyTime), w)
+	l := m.becameReady(f, s.Counters.Ready, s.ReadyTime, w)
 	failed := m.tally(nil, "failed", s.Counters.Failed, bad)
 	return m.ends(w, l, m.tally(failed, "cancelled", s.Counters.Cancelled, warn), failed, nil)
 }
