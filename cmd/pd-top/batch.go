@@ -12,7 +12,8 @@ import (
 	"github.com/pd-tools/pd-tools/wire"
 )
 
-// print writes refreshes as text, or snapshots as JSON.
+// print writes refreshes as text, or snapshots as JSON. It has failed if nothing
+// was to be had of one that it was to show.
 func (o *options) print(ctx context.Context, f *feed, stdout, stderr io.Writer) error {
 	model := top.New(o.look(false))
 	for n := 0; ; n++ {
@@ -36,7 +37,7 @@ func (o *options) print(ctx context.Context, f *feed, stdout, stderr io.Writer) 
 			return err
 		}
 		if n+1 == o.refreshes {
-			return nil
+			return f.missing()
 		}
 		if err := pause(ctx, o.delay); err != nil {
 			return err

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	tea "github.com/charmbracelet/bubbletea"
@@ -63,8 +62,8 @@ func dial(ctx context.Context, o *options, stderr io.Writer, all bool) (*feed, e
 		f.w.Close()
 		return nil, err
 	}
-	if all {
-		f.sayMissing(stderr)
+	if err := f.missing(); all && err != nil && o.refreshes != 1 {
+		fmt.Fprintf(stderr, "pd-top: %v\n", err) // print says it at its end, too
 	}
 	return f, nil
 }
@@ -98,13 +97,13 @@ func (f *feed) count(is func(i int) bool) (n int) {
 
 // nobody says why there is nothing to show, and what to do.
 func (f *feed) nobody(endpoints []string) error {
-	var lines []string
+	var all []error
 	for i, err := range f.problems {
 		if err != nil {
-			lines = append(lines, fmt.Sprintf("%v: start the program with --monitor %s, or wait for it with --wait", err, endpoints[i]))
+			all = append(all, fmt.Errorf("%w: start the program with --monitor %s, or wait for it with --wait", err, endpoints[i]))
 		}
 	}
-	return errors.New(strings.Join(lines, "\n"))
+	return errors.Join(all...)
 }
 
 // first waits for the first snapshot.
@@ -132,7 +131,7 @@ func (f *feed) first(ctx context.Context, o *options, all bool) error {
 					f.problems[i] = f.silent(i)
 				}
 			}
-			return f.silence()
+			return errors.Join(f.problems...)
 		}
 	}
 }
@@ -147,24 +146,19 @@ func (f *feed) silent(i int) error {
 	return fmt.Errorf("%s: somebody is there, but published nothing within %v: it has stopped, or is no endpoint of --monitor", f.endpoints[i], firstWithin)
 }
 
-func (f *feed) silence() error {
-	var lines []string
-	for _, err := range f.problems {
-		lines = append(lines, err.Error())
-	}
-	return errors.New(strings.Join(lines, "\n"))
-}
-
-// sayMissing names who does not answer while others do.
-func (f *feed) sayMissing(stderr io.Writer) {
+// missing names those of whom nothing has come, if there are any.
+func (f *feed) missing() error {
+	var missing []error
 	for i, err := range f.problems {
-		if err == nil && !f.heard(i) {
+		if f.heard(i) {
+			continue
+		}
+		if err == nil {
 			err = f.silent(i)
 		}
-		if err != nil {
-			fmt.Fprintf(stderr, "pd-top: %v\n", err)
-		}
+		missing = append(missing, err)
 	}
+	return errors.Join(missing...)
 }
 
 // state is how it is with a source now.

@@ -122,7 +122,7 @@ func (d *detail) lines(m *Model) []line {
 	case d.send != nil:
 		lines = append(lines, d.senderLines(m)...)
 	case d.proxy != nil:
-		lines = append(lines, field("has", fmt.Sprintf("%d notifications, the first %s ago", d.proxy.Notifs, whole(d.proxy.AgeMS))))
+		lines = append(lines, field("has", fmt.Sprintf("%s notifications, the first %s ago", commas(d.proxy.Notifs), whole(d.proxy.AgeMS))))
 	}
 	lines = append(lines, nil, line{{"its last events", strong}})
 	if len(mine) == 0 {
@@ -177,16 +177,16 @@ func (d *detail) receiverLines(m *Model, mine []*entry) []line {
 		lines = append(lines, line{{pad("state", 12, true), strong}, {st.text, st.style}, {fmt.Sprintf("  age %s, idle %s", whole(r.AgeMS), whole(r.IdleMS)), plain}})
 	}
 	if d.queue != nil {
-		lines = append(lines, field("waits", fmt.Sprintf("at position %d for %d slots, %d still to be freed, for %s", d.queue.Pos, d.queue.Need, d.queue.Lacks, whole(d.queue.WaitedMS))))
+		lines = append(lines, field("waits", fmt.Sprintf("at position %s for %s slots, %s still to be freed, for %s", commas(d.queue.Pos), commas(d.queue.Need), commas(d.queue.Lacks), whole(d.queue.WaitedMS))))
 	}
 	lines = append(lines,
-		field("chunks", fmt.Sprintf("%d declared, %d allocated, %d written, %d shared, %s", r.TotalChunks, r.Allocated, r.Written, r.Shared, m.units.bytes(float64(r.Bytes)))),
+		field("chunks", fmt.Sprintf("%s declared, %s allocated, %s written, %s shared, %s", commas(r.TotalChunks), commas(r.Allocated), commas(r.Written), commas(r.Shared), m.units.bytes(float64(r.Bytes)))),
 		field("rate", m.bytesRate(d.rate)),
 		nil, line{{"timeline", strong}})
 	lines = append(lines, m.timeline(r, mine)...)
 	if res := reserved(s, r); res > 0 {
-		lines = append(lines, nil, line{{"slots", strong}, {fmt.Sprintf("  %s written %d  %s allocated %d  %s promised %d",
-			"#", r.Written, "=", max(r.Allocated-r.Written, 0), ".", max(res-r.Allocated, 0)), plain}})
+		lines = append(lines, nil, line{{"slots", strong}, {fmt.Sprintf("  # written %s  = allocated %s  . promised %s",
+			commas(r.Written), commas(max(r.Allocated-r.Written, 0)), commas(max(res-r.Allocated, 0))), plain}})
 		lines = append(lines, slotMap(r, res, m.w-4)...)
 	}
 	return lines
@@ -257,7 +257,7 @@ func slotMap(r *wire.SnapshotRequest, res, w int) []line {
 		lines = append(lines, text("  "+part))
 	}
 	if each > 1 {
-		lines = append(lines, line{{fmt.Sprintf("  a sign is %d slots", each), faint}})
+		lines = append(lines, line{{"  a sign is " + commas(each) + " slots", faint}})
 	}
 	return lines
 }
@@ -269,14 +269,14 @@ func (d *detail) senderLines(m *Model) []line {
 		field("sender", c(s.ID)),
 		field("receiver", c(linkName(s, r.Receiver))),
 		field("state", fmt.Sprintf("%s  age %s", c(r.State), whole(r.AgeMS))),
-		field("chunks", fmt.Sprintf("%d declared, %d sent, %d shared, %s", r.TotalChunks, r.Sent, r.Shared, m.units.bytes(float64(r.Bytes)))),
+		field("chunks", fmt.Sprintf("%s declared, %s sent, %s shared, %s", commas(r.TotalChunks), commas(r.Sent), commas(r.Shared), m.units.bytes(float64(r.Bytes)))),
 	}
 	if r.AdmittedMS >= 0 {
 		lines = append(lines, field("admitted", "+"+whole(r.AdmittedMS)))
 	}
 	for i := range s.Staging.Blocked {
 		if b := &s.Staging.Blocked[i]; b.ReqID == d.id {
-			lines = append(lines, line{{pad("BLOCKED", 12, true), bad}, {fmt.Sprintf("%d chunks wait for staging, for %s", b.Chunks, whole(b.WaitingMS)), plain}})
+			lines = append(lines, line{{pad("BLOCKED", 12, true), bad}, {fmt.Sprintf("%s chunks wait for staging, for %s", commas(b.Chunks), whole(b.WaitingMS)), plain}})
 		}
 	}
 	return lines

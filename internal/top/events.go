@@ -4,15 +4,19 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/pd-tools/pd-tools/wire"
 )
 
 // eventTable lists the events, newest first. src is whose they are; -1: of all.
 func (m *Model) eventTable(src int, events []entry) *table {
+	if m.filter == "" && slices.ContainsFunc(events, isFolded) {
+		events = slices.DeleteFunc(slices.Clone(events), isFolded)
+	}
 	at := func(row int) *entry { return &events[len(events)-1-row] }
 	t := &table{
-		name: "EVENTS", empty: "nothing has happened yet", rows: len(events), sort: -1, nameless: true,
+		name: "EVENTS", empty: "nothing since pd-top began to watch", rows: len(events), sort: -1, nameless: true,
 		key: func(row int) string { return strconv.Itoa(at(row).src) + "/" + strconv.FormatInt(at(row).seq, 10) },
 		has: func(row int, what string) bool { return at(row).has(what) },
 		open: func(row int) {
@@ -41,6 +45,8 @@ func (m *Model) eventTable(src int, events []entry) *table {
 	}
 	return t
 }
+
+func isFolded(e entry) bool { return e.folded }
 
 // idOf names a source.
 func (m *Model) idOf(i int) string {
@@ -73,9 +79,24 @@ func (m *Model) say(e *entry, w int) string {
 	return id + c(eventWords(e.wire, m.units))
 }
 
+// ending says what became of many requests, of which e is one.
+func ending(e *wire.EventEntry) string { return strings.ReplaceAll(e.Event, "_", " ") + why(e) }
+
+// why has the code and the reason, where there are any.
+func why(e *wire.EventEntry) string {
+	var s string
+	if e.Code != "" {
+		s += " " + e.Code
+	}
+	if e.Reason != "" {
+		s += ": " + e.Reason
+	}
+	return s
+}
+
 // eventWords says what has happened, without to whom.
 func eventWords(e *wire.EventEntry, u units) string {
-	n := strconv.FormatUint(e.TotalChunks, 10)
+	n := commas(e.TotalChunks)
 	var s string
 	switch e.Event {
 	case "queued":
@@ -88,23 +109,18 @@ func eventWords(e *wire.EventEntry, u units) string {
 	case "allocated":
 		s = fmt.Sprintf("allocated: all %s chunks have a slot", n)
 	case "ready":
-		s = fmt.Sprintf("ready after %s, %d chunks, %s", millis(e.TookMS), e.Chunks, u.bytes(float64(e.Bytes)))
+		s = fmt.Sprintf("ready after %s, %s chunks, %s", millis(e.TookMS), commas(e.Chunks), u.bytes(float64(e.Bytes)))
 	case "released":
-		s = fmt.Sprintf("released %d slots after %s", e.Chunks, millis(e.TookMS))
+		s = fmt.Sprintf("released %s slots after %s", commas(e.Chunks), millis(e.TookMS))
 	case "timed_out":
 		s = "timed out, waited " + millis(e.WaitedMS)
 	default:
-		s = e.Event
+		s = strings.ReplaceAll(e.Event, "_", " ")
 		if e.TookMS > 0 {
 			s += " after " + millis(e.TookMS)
 		}
 	}
-	if e.Code != "" {
-		s += " " + e.Code
-	}
-	if e.Reason != "" {
-		s += ": " + e.Reason
-	}
+	s += why(e)
 	if e.Sender != "" {
 		s += " (" + e.Sender + ")"
 	}

@@ -2,6 +2,7 @@ package top
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -53,7 +54,7 @@ type summary struct {
 
 func (m *Model) summary(i int) summary {
 	v := m.view(i)
-	s := summary{kind: "-", id: "-", rate: "-", queue: -1, blocked: -1, oldest: -1}
+	s := summary{kind: "-", id: strings.TrimPrefix(v.endpoint, "tcp://"), rate: "-", queue: -1, blocked: -1, oldest: -1}
 	s.state, s.style = v.word()
 	f := v.frame
 	if f == nil {
@@ -63,47 +64,65 @@ func (m *Model) summary(i int) summary {
 	s.kind, s.id = strings.Replace(f.life.kind, "receiver", "recv", 1), f.life.id
 	s.oldest = f.oldest
 	s.perSecond, s.rate = f.rates.bytes, m.byteRate(f.rates, f.rates.bytes)
-	var notes []string
+	notes := m.troubles(f)
 	switch {
 	case f.recv != nil:
 		s.part, s.all = f.recv.Slots.Total-f.recv.Slots.Free, f.recv.Slots.Total
 		s.queue, s.blocked = int64(f.recv.Totals.Queue), int64(f.recv.Totals.Queue)
-		if f.stalled > 0 {
-			notes = append(notes, fmt.Sprintf("%d STALLED", f.stalled))
-		}
-		if f.unread > 0 {
-			notes = append(notes, fmt.Sprintf("%d UNREAD", f.unread))
-		}
-		if q := f.recv.Slots.Quarantined; q > 0 {
-			notes = append(notes, fmt.Sprintf("%d QUARANTINED", q))
-		}
 		if len(f.recv.Queue) > 0 {
-			notes = append(notes, fmt.Sprintf("first needs %d, lacks %d", f.recv.Queue[0].Need, f.recv.Queue[0].Lacks))
+			notes = append(notes, fmt.Sprintf("first needs %s, lacks %s", commas(f.recv.Queue[0].Need), commas(f.recv.Queue[0].Lacks)))
 		}
 	case f.send != nil:
 		s.kind = "send"
 		s.part, s.all = f.send.Staging.Used, f.send.Staging.Total
 		s.queue, s.blocked = int64(f.need), int64(f.send.Totals.Blocked)
-		for _, l := range f.send.Receivers {
-			if l.State != "attached" {
-				notes = append(notes, strings.TrimPrefix(l.Endpoint, "tcp://")+" "+strings.ToUpper(l.State))
+		notes = nil // by name, not counted
+		for i := range f.send.Receivers {
+			if word := m.linkTrouble(&f.send.Receivers[i]); word != "" {
+				notes = append(notes, linkName(f.send, i)+" "+word)
 			}
 		}
 		if n := f.send.Counters.Failed; n > 0 {
-			notes = append(notes, fmt.Sprintf("%s failed", m.units.count(n)))
+			notes = append(notes, m.units.count(n)+" failed")
 		}
 	default:
 		s.queue = int64(f.proxy.Pending)
 		s.perSecond, s.rate = f.rates.ready, m.rate(f.rates, f.rates.ready)
 		if n := f.proxy.Counters.Failed; n > 0 {
-			notes = append(notes, fmt.Sprintf("%s failed", m.units.count(n)))
+			notes = append(notes, m.units.count(n)+" failed")
 		}
 	}
 	if v.status.State == Stale {
-		notes = append([]string{"last heard " + clock(f.life.time)}, notes...)
+		notes = append([]string{"heard " + clock(f.life.time)}, notes...)
 	}
 	s.note = strings.Join(notes, ", ")
 	return s
+}
+
+// troubles are words for what is wrong with a program's requests, receivers or
+// slots, each with how many there are.
+func (m *Model) troubles(f *frame) (words []string) {
+	add := func(n int, word string) {
+		if n > 0 {
+			words = append(words, m.units.some(n, word))
+		}
+	}
+	switch {
+	case f.recv != nil:
+		add(f.stalled, "STALLED")
+		add(f.unread, "UNREAD")
+		add(f.recv.Slots.Quarantined, "QUARANTINED")
+	case f.send != nil:
+		n := map[string]int{}
+		for i := range f.send.Receivers {
+			n[m.linkTrouble(&f.send.Receivers[i])]++
+		}
+		delete(n, "")
+		for _, word := range slices.Sorted(maps.Keys(n)) {
+			add(n[word], word)
+		}
+	}
+	return words
 }
 
 // known is a count, or "-" where there is none.
@@ -125,6 +144,11 @@ func (m *Model) overviewTables() []*table {
 	at := func(row int) *summary { return &all[row] }
 	endpoint := func(row int) string { return strings.TrimPrefix(m.opts.Endpoints[row], "tcp://") }
 	used := func(row int) float64 { return ratio(at(row).part, at(row).all) }
+	longest := 0
+	for i := range all {
+		all[i].note = clean(all[i].note, m.opts.ASCII)
+		longest = max(longest, width(all[i].note))
+	}
 	t := &table{
 		name: "ENDPOINTS", empty: "none", rows: len(all), sort: 0,
 		key: func(row int) string { return m.opts.Endpoints[row] },
@@ -138,7 +162,7 @@ func (m *Model) overviewTables() []*table {
 				cmp: by(func(row int) string { return at(row).kind })},
 			{name: "ID", wide: 10, grow: 1, most: 24, left: true, cell: func(row, _ int) span { return span{clean(at(row).id, m.opts.ASCII), strong} },
 				cmp: by(func(row int) string { return at(row).id })},
-			{name: "ENDPOINT", wide: 14, grow: 1, most: 32, left: true, drop: 3, cell: func(row, _ int) span { return m.foreign(endpoint(row)) },
+			{name: "ENDPOINT", wide: 14, grow: 1, most: 32, left: true, drop: 4, cell: func(row, _ int) span { return m.foreign(endpoint(row)) },
 				cmp: by(endpoint)},
 			{name: "STATE", wide: 9, left: true, cell: func(row, _ int) span { return span{at(row).state, at(row).style} },
 				cmp: by(func(row int) string { return at(row).state })},
@@ -161,10 +185,23 @@ func (m *Model) overviewTables() []*table {
 				}
 				return span{whole(at(row).oldest), plain}
 			}, cmp: by(func(row int) int64 { return at(row).oldest }), desc: true},
-			{name: "NOTE", wide: 12, grow: 2, most: 200, left: true, prose: true, drop: 4, cell: func(row, _ int) span {
-				return span{clean(at(row).note, m.opts.ASCII), bad}
+			{name: "NOTE", wide: min(longest, 12), full: longest, grow: 2, most: 200, left: true, prose: true, drop: 3, cell: func(row, _ int) span {
+				return span{at(row).note, bad}
 			}},
 		},
+	}
+	// The chosen row in full: there may be no room for its columns.
+	t.foot = func(w int) line {
+		p := &m.screen().panes[0]
+		if p.index >= len(p.order) {
+			return nil
+		}
+		row := p.order[p.index]
+		l := text("   " + m.foreign(endpoint(row)).text)
+		if note := at(row).note; note != "" {
+			l = l.add(bad, "  "+note)
+		}
+		return l
 	}
 	return []*table{t, m.eventTable(-1, m.allEvents())}
 }

@@ -2,7 +2,6 @@ package top
 
 import (
 	"bufio"
-	"fmt"
 	"io"
 	"strings"
 
@@ -64,7 +63,7 @@ func (m *Model) plainSource(b *bufio.Writer, i int) {
 			continue
 		}
 		write(nil)
-		write(text(fmt.Sprintf("%s %s%s", t.name, commas(int64(max(t.total, t.rows))), " ")).join(t.extra))
+		write(text(t.name + " " + commas(max(t.total, t.rows)) + " ").join(t.extra).join(m.filtered(t, order, maxFilter)))
 		m.plainTable(write, t, order)
 	}
 }
@@ -99,6 +98,6 @@ func (m *Model) plainTable(write func(line), t *table, order []int) {
 		write(text(sb.String()))
 	}
 	if len(rows) == 0 {
-		write(text("   " + t.empty))
+		write(text("   " + t.nothing()))
 	}
 }

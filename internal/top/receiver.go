@@ -79,7 +79,7 @@ func (m *Model) bufferLine(s *wire.SnapshotSlots, w int) line {
 // gaugeLine is the whole buffer as a bar. What is there at all is seen: a part
 // has at least one column.
 func (m *Model) gaugeLine(s *wire.SnapshotSlots, w int) line {
-	used := pad(percent(s.Total-s.Free, s.Total), 4, false) + " of " + m.units.count(int64(s.Total))
+	used := pad(percent(s.Total-s.Free, s.Total), 5, false) + " of " + m.units.count(int64(s.Total))
 	n := w - 2 - width(used) - 1
 	parts := m.parts(s)
 	sizes := make([]int, len(parts))
@@ -403,10 +403,10 @@ func (m *Model) requestTable(v view) *table {
 	}
 	t.reversed = m.opts.Reverse
 	if f.stalled > 0 {
-		t.extra = t.extra.add(bad, fmt.Sprintf(" %d STALLED ", f.stalled))
+		t.extra = t.extra.add(bad, " "+m.units.some(f.stalled, "STALLED")+" ")
 	}
 	if f.unread > 0 {
-		t.extra = t.extra.add(bad, fmt.Sprintf(" %d UNREAD ", f.unread))
+		t.extra = t.extra.add(bad, " "+m.units.some(f.unread, "UNREAD")+" ")
 	}
 	return t
 }
@@ -520,7 +520,7 @@ func (m *Model) queueTable(v view) *table {
 	}
 	if anyFits {
 		t.foot = func(w int) line {
-			free := commas(int64(s.Slots.Free))
+			free := commas(s.Slots.Free)
 			return widest(w,
 				text("     * fits in the "+free+" free, held behind #1").add(faint, " ("+overtake(s.Limits.Overtake)+")"),
 				text("     * fits in the "+free+" free"))
@@ -577,7 +577,7 @@ func (m *Model) senderTable(v view) *table {
 				if of(row).Total == 0 {
 					return span{"-", faint}
 				}
-				return span{fmt.Sprintf("%d/%d", of(row).Used, of(row).Total), plain}
+				return span{commas(of(row).Used) + "/" + commas(of(row).Total), plain}
 			}, cmp: by(func(row int) int { return of(row).Used }), desc: true},
 			column{name: "STG", wide: 3, drop: 1, cell: func(row, w int) span {
 				if of(row).Total == 0 {
@@ -612,10 +612,10 @@ func (m *Model) senderTable(v view) *table {
 		}, cmp: by(func(row int) int64 { return at(row).LeaseLeftMS })},
 	)
 	if blocked > 0 {
-		t.extra = t.extra.add(warn, fmt.Sprintf("BLOCKED %d ", blocked))
+		t.extra = t.extra.add(warn, "BLOCKED "+m.units.count(int64(blocked))+" ")
 	}
 	if atStaging > 0 {
-		t.extra = t.extra.add(warn, fmt.Sprintf("at staging %d ", atStaging))
+		t.extra = t.extra.add(warn, "at staging "+m.units.count(int64(atStaging))+" ")
 	}
 	t.open = func(row int) { m.goTo(wire.KindSender, at(row).Sender, "") }
 	return t

@@ -23,10 +23,13 @@ func (m *Model) senderFigures(f *frame, w int) []line {
 // stagingLine is the staging buffer as a bar.
 func (m *Model) stagingLine(s *wire.SenderSnapshot, w int) line {
 	st := &s.Staging
-	size := fmt.Sprintf(" %d of %d slots x %s", st.Used, st.Total, m.units.bytes(float64(st.Bytes)))
+	if st.Total == 0 {
+		return label("Staging").add(plain, "none before a receiver is attached").cut(w)
+	}
+	size := fmt.Sprintf(" %s of %s slots x %s", m.units.count(int64(st.Used)), m.units.count(int64(st.Total)), m.units.bytes(float64(st.Bytes)))
 	right := text(size + " " + pad(percent(st.Used, st.Total), 4, false))
 	if n := s.Totals.Blocked; n > 0 {
-		right = right.add(bad, fmt.Sprintf("  BLOCKED %d", n))
+		right = right.add(bad, "  BLOCKED "+m.units.count(int64(n)))
 	}
 	n := max(w-labelWide-2-right.width(), 4)
 	parts := share([]int{st.Used, st.Total - st.Used}, n)
@@ -56,6 +59,35 @@ func linkName(s *wire.SenderSnapshot, i int) string {
 		return "-"
 	}
 	return strings.TrimPrefix(s.Receivers[i].Endpoint, "tcp://")
+}
+
+// silentAfter is for how long nothing came from a receiver before that is worth
+// a word: pd-send asks it for a sign of life every 5s, or oftener.
+const silentAfter = 10_000 // ms
+
+// linkTrouble says in capitals what is wrong with a pd-send's receiver; nothing
+// if all is well. One that has stopped is attached until the pd-send gives it
+// up.
+func (m *Model) linkTrouble(l *wire.SenderLink) string {
+	switch {
+	case l.State != "attached":
+		return strings.ToUpper(clean(l.State, m.opts.ASCII))
+	case m.isStale(l.Endpoint):
+		return "STALE"
+	case l.HeardMS >= silentAfter:
+		return "SILENT"
+	}
+	return ""
+}
+
+// isStale is whether the receiver there is watched too, and told nothing lately.
+func (m *Model) isStale(endpoint string) bool {
+	for i := range m.sources {
+		if v := m.view(i); v.status.State == Stale && v.frame != nil && v.frame.recv != nil && v.frame.recv.Endpoint == endpoint {
+			return true
+		}
+	}
+	return false
 }
 
 func (m *Model) sendingTable(v view) *table {
@@ -147,11 +179,11 @@ func (m *Model) linkTable(v view) *table {
 			{name: "RECEIVER", wide: 12, grow: 1, most: 40, left: true, cell: func(row, _ int) span { return m.foreign(linkName(s, row)) },
 				cmp: by(func(row int) string { return at(row).Endpoint })},
 			{name: "STATE", wide: 10, left: true, drop: 1, cell: func(row, _ int) span {
-				if at(row).State != "attached" {
-					return span{strings.ToUpper(clean(at(row).State, m.opts.ASCII)), bad}
+				if word := m.linkTrouble(at(row)); word != "" {
+					return span{word, bad}
 				}
 				return span{"attached", good}
-			}, cmp: by(func(row int) string { return at(row).State })},
+			}, cmp: by(func(row int) string { return m.linkTrouble(at(row)) }), desc: true},
 			{name: "REQ", wide: 5, drop: 4, cell: func(row, w int) span { return number(int64(at(row).Requests), w) },
 				cmp: by(func(row int) int { return at(row).Requests }), desc: true},
 			{name: "STAGING", wide: 7, drop: 3, cell: func(row, w int) span { return number(int64(at(row).Staging), w) },

@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	restartShown  = 3 * time.Second
-	rateOver      = 0.9  // seconds that a rate is taken over at least, where so much is known
-	averageOver   = 60.0 // seconds
-	sparkSeconds  = 512
-	keptEvents    = 2000 // of a source
-	stalledEvents = 5    // told one by one for each snapshot; the rest is counted
+	restartShown = 3 * time.Second
+	rateOver     = 0.9  // seconds that a rate is taken over at least, where so much is known
+	averageOver  = 60.0 // seconds
+	sparkSeconds = 512
+	keptEvents   = 2000 // of a source
+	oneByOne     = 5    // events of a kind that come at a time are told so; the rest is counted
 )
 
 // source is what is known of one endpoint.
@@ -103,6 +103,8 @@ type entry struct {
 	req  string
 	text string
 	bad  bool
+
+	folded bool // one of many of a kind: shown only to who looks for it
 }
 
 // newFrame is nil for a message that is no snapshot.
@@ -360,16 +362,16 @@ func (s *source) noticeStalled(src int, f *frame, stall time.Duration) {
 		if s.stalled[r.ReqID] {
 			continue
 		}
-		if told == stalledEvents {
+		if told == oneByOne {
 			more++
 			continue
 		}
 		told++
 		s.note(entry{src: src, time: f.life.time, req: r.ReqID, bad: true, text: fmt.Sprintf(
-			"stalled: nothing for %s, %d of %d chunks unwritten (%s)", whole(r.IdleMS), r.TotalChunks-r.Written, r.TotalChunks, r.Sender)})
+			"stalled: nothing for %s, %s of %s chunks unwritten (%s)", whole(r.IdleMS), commas(r.TotalChunks-r.Written), commas(r.TotalChunks), r.Sender)})
 	}
 	if more > 0 {
-		s.note(entry{src: src, time: f.life.time, bad: true, text: fmt.Sprintf("%d more requests stalled", more)})
+		s.note(entry{src: src, time: f.life.time, bad: true, text: commas(more) + " more requests stalled"})
 	}
 	s.stalled = now
 }
@@ -412,9 +414,27 @@ func (s *source) tell(src int, ev *wire.Event) {
 	if ev.Dropped > 0 {
 		s.note(entry{src: src, time: ev.Time.Time, text: fmt.Sprintf("%s events are not shown: more happened than the stream carries", commas(ev.Dropped))})
 	}
+	// What ends a program or a connection ends many requests, each for the same
+	// reason.
+	type kind struct{ event, code string }
+	var last []*wire.EventEntry // of the kinds of which some were folded
+	times := map[kind]int{}
 	for i := range ev.Events {
 		e := &ev.Events[i]
-		s.note(entry{src: src, time: e.Time.Time, wire: e, req: e.ReqID, bad: isBad(e.Event)})
+		told := entry{src: src, time: e.Time.Time, wire: e, req: e.ReqID, bad: isBad(e.Event)}
+		if told.bad {
+			k := kind{e.Event, e.Code}
+			times[k]++
+			told.folded = times[k] > oneByOne
+			if times[k] == oneByOne+1 {
+				last = append(last, e)
+			}
+		}
+		s.note(told)
+	}
+	for _, e := range last {
+		more := times[kind{e.Event, e.Code}] - oneByOne
+		s.note(entry{src: src, time: ev.Time.Time, bad: true, text: commas(more) + " more requests " + ending(e)})
 	}
 }
 

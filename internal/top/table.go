@@ -10,6 +10,7 @@ import (
 type column struct {
 	name  string
 	wide  int                   // columns of the terminal it takes
+	full  int                   // columns for which those that drop before it make room; 0: wide
 	grow  int                   // its share of what is left over
 	most  int                   // how wide that may make it
 	left  bool                  // aligned
@@ -37,14 +38,22 @@ type table struct {
 	open     func(row int)    // shows more of it; may be nil
 }
 
+// nothing stands where there are no rows to show.
+func (t *table) nothing() string {
+	if t.rows > 0 {
+		return "nothing passes the filter"
+	}
+	return t.empty
+}
+
 // fit gives each column its width in w, 0 to those that have no room.
 func fit(cols []column, w int) []int {
 	const gap = 1
 	widths := make([]int, len(cols))
 	need := -gap
 	for i, c := range cols {
-		widths[i] = c.wide
-		need += c.wide + gap
+		widths[i] = max(c.wide, c.full)
+		need += widths[i] + gap
 	}
 	for need > w {
 		worst := -1
@@ -55,6 +64,11 @@ func fit(cols []column, w int) []int {
 		}
 		if worst < 0 {
 			break
+		}
+		if less := min(widths[worst]-cols[worst].wide, need-w); less > 0 {
+			need -= less
+			widths[worst] -= less
+			continue
 		}
 		need -= widths[worst] + gap
 		widths[worst] = 0

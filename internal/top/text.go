@@ -93,29 +93,62 @@ func width(s string) int {
 
 // head is as much of clean text as fits into w columns.
 func head(s string, w int) string {
-	for i, r := range s {
-		if w -= cells.RuneWidth(r); w < 0 {
+	for i := 0; i < len(s); {
+		n, cols := unit(s[i:])
+		if w -= cols; w < 0 {
 			return s[:i]
 		}
+		i += n
 	}
 	return s
 }
 
 // tail is as much of the end of clean text as fits into w columns.
 func tail(s string, w int) string {
-	at := len(s)
-	for i := len(s); i > 0; {
-		r, n := utf8.DecodeLastRuneInString(s[:i])
-		i -= n
-		rw := cells.RuneWidth(r)
-		if w -= rw; w < 0 {
-			break
+	left := width(s)
+	for i := 0; i < len(s); {
+		n, cols := unit(s[i:])
+		// Not at a mark: it would stand on what is before.
+		if left <= w && cols > 0 {
+			return s[i:]
 		}
-		if rw > 0 {
-			at = i // not at a mark: it would stand on what is before
-		}
+		i += n
+		left -= cols
 	}
-	return s[at:]
+	return ""
+}
+
+// unit is what must not be cut at the start of clean text: a character, or one
+// that is spelt out, like \u200d. It takes n bytes and so many columns.
+func unit(s string) (n, cols int) {
+	if n := spelt(s); n > 0 {
+		return n, n
+	}
+	r, n := utf8.DecodeRuneInString(s)
+	return n, cells.RuneWidth(r)
+}
+
+// spelt is how long the escape is that s begins with; 0 where it is none.
+func spelt(s string) int {
+	if len(s) < 2 || s[0] != '\\' {
+		return 0
+	}
+	n := 2
+	switch s[1] {
+	case 'a', 'b', 'f', 'n', 'r', 't', 'v', '\\', '\'':
+	case 'x':
+		n += 2
+	case 'u':
+		n += 4
+	case 'U':
+		n += 8
+	default:
+		return 0
+	}
+	if len(s) < n || strings.Trim(s[2:n], "0123456789abcdef") != "" {
+		return 0
+	}
+	return n
 }
 
 // shorten leaves out the middle of text that is too wide: ids that differ do so
@@ -186,8 +219,8 @@ func (u units) count(n int64) string {
 	return three(v/1000) + " T"
 }
 
-func commas(n int64) string {
-	s := strconv.FormatInt(n, 10)
+func commas[N int | int64 | uint64](n N) string {
+	s := fmt.Sprint(n)
 	from := 0
 	if n < 0 {
 		from = 1
@@ -197,6 +230,9 @@ func commas(n int64) string {
 	}
 	return s
 }
+
+// some is so many of a kind.
+func (u units) some(n int, kind string) string { return u.count(int64(n)) + " " + kind }
 
 // units is how numbers are shown.
 type units struct {

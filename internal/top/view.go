@@ -113,7 +113,7 @@ func (m *Model) titleLine(v view) line {
 			where = f.proxy.Endpoint
 		}
 		if f.proxy.Expect > 1 {
-			how = fmt.Sprintf("  %d notices each", f.proxy.Expect)
+			how = "  " + commas(f.proxy.Expect) + " notices each"
 		}
 	}
 	id, at := m.glyphs.shorten(c(f.life.id), 24), m.glyphs.shorten(c(where), 40)
@@ -136,7 +136,7 @@ func overtake(n int) string {
 	if n == 0 {
 		return "in order"
 	}
-	return fmt.Sprintf("overtake %d", n)
+	return "overtake " + commas(n)
 }
 
 // shortDuration is 1s and 250ms, not 1.00s.
@@ -218,7 +218,7 @@ func (m *Model) lasting(v view) string {
 func (m *Model) retries(v view) string {
 	var s string
 	if v.status.Retry > 0 {
-		s = fmt.Sprintf(", retry %d", v.status.Retry)
+		s = ", retry " + commas(v.status.Retry)
 	}
 	if v.status.Err != "" {
 		s += ": " + clean(v.status.Err, m.opts.ASCII)
@@ -270,7 +270,7 @@ func (m *Model) layout(h int) []rect {
 	if n == 2 {
 		events = h * 2 / 5
 		if m.overview {
-			events = max(h-len(m.sources)-3, h/3) // its rows are always the same
+			events = max(h-len(m.sources)-4, h/3) // its rows are always the same
 		}
 		return []rect{{0, 0, 0, m.w, h - events}, {1, 0, h - events, m.w, events}}
 	}
@@ -309,7 +309,7 @@ func (m *Model) paneRows() []int {
 }
 
 // hasFoot is whether there is room for the line under the rows.
-func (t *table) hasFoot(r rect) bool { return t.foot != nil && r.h >= 7 }
+func (t *table) hasFoot(r rect) bool { return t.foot != nil && r.h >= 6 }
 
 // room is how many rows fit under the title and the names of the columns.
 func (t *table) room(r rect) int {
@@ -349,7 +349,11 @@ func (m *Model) pane(r rect) []line {
 	rows := t.room(r)
 	lines := make([]line, 0, r.h)
 	lines = append(lines, m.paneTitle(t, p, r, rows))
-	widths := fit(t.cols, r.w-1)
+	room := r.w - 1
+	if r.x+r.w < m.w {
+		room-- // or the last column would touch the bar
+	}
+	widths := fit(t.cols, room)
 	if !t.nameless {
 		lines = append(lines, t.header(widths))
 	}
@@ -362,11 +366,7 @@ func (m *Model) pane(r rect) []line {
 		lines = append(lines, t.row(m.glyphs, widths, p.order[i], mark, isChosen && p.chosen != "").cut(r.w))
 	}
 	if len(p.order) == 0 && rows > 0 {
-		empty := t.empty
-		if t.rows > 0 {
-			empty = "nothing passes the filter"
-		}
-		lines = append(lines, text("   "+empty).cut(r.w))
+		lines = append(lines, text("   "+t.nothing()).cut(r.w))
 	}
 	if t.hasFoot(r) {
 		for len(lines) < r.h-1 {
@@ -392,13 +392,13 @@ func (m *Model) paneTitle(t *table, p *pane, r rect, rows int) line {
 	begin := line{{rule + rule, st}, {fmt.Sprintf(" %d %s ", r.pane+1, t.name), strong}}
 	count := m.units.count(int64(total)) + " "
 	if total > t.rows {
-		count = fmt.Sprintf("%s of %s", commas(int64(t.rows)), count)
+		count = fmt.Sprintf("%s of %s", commas(t.rows), count)
 	}
 	var window string
 	if len(p.order) > rows && rows > 0 {
-		window = fmt.Sprintf("(%s-%s) ", commas(int64(p.off+1)), commas(int64(min(p.off+rows, len(p.order)))))
+		window = fmt.Sprintf("(%s-%s) ", commas(p.off+1), commas(int64(min(p.off+rows, len(p.order)))))
 	}
-	var sorted, filtered line
+	var sorted line
 	if p.sort >= 0 && p.sort < len(t.cols) && t.cols[p.sort].cmp != nil {
 		arrow := g.up
 		if t.cols[p.sort].desc != p.reverse {
@@ -406,13 +406,7 @@ func (m *Model) paneTitle(t *table, p *pane, r rect, rows int) line {
 		}
 		sorted = text(" sort " + t.cols[p.sort].name + " " + arrow + " ")
 	}
-	if m.filter != "" {
-		f := " filter " + g.shorten(clean(m.filter, m.opts.ASCII), 16)
-		if len(p.order) < t.rows {
-			f += ": " + commas(int64(len(p.order)))
-		}
-		filtered = filtered.add(warn, f+" ")
-	}
+	filtered := m.filtered(t, p.order, 16)
 	end := line{{rule, st}}
 	full := begin.add(plain, count).add(plain, window).join(t.extra)
 	for _, way := range [][2]line{
@@ -427,6 +421,19 @@ func (m *Model) paneTitle(t *table, p *pane, r rect, rows int) line {
 		}
 	}
 	return begin.cut(r.w)
+}
+
+// filtered names the filter, in so many columns, and how many rows of t pass it
+// where not all do.
+func (m *Model) filtered(t *table, passed []int, w int) line {
+	if m.filter == "" {
+		return nil
+	}
+	f := " filter " + m.glyphs.shorten(clean(m.filter, m.opts.ASCII), w)
+	if len(passed) < t.rows {
+		f += ": " + commas(len(passed))
+	}
+	return line{{f + " ", warn}}
 }
 
 // small is what fits where there is no room: a line a source.
@@ -460,22 +467,27 @@ func (m *Model) smallLine(v view) line {
 	case f.recv != nil:
 		s := &f.recv.Slots
 		used := percent(s.Total-s.Free, s.Total)
-		queue := fmt.Sprintf("  q%d  ", f.recv.Totals.Queue)
+		queue := "  q" + commas(f.recv.Totals.Queue)
 		brief = l.add(plain, used+queue)
-		l = l.add(plain, fmt.Sprintf("%s used (%dR %dw %da %dp %df)%s%s  p99 %s", used, s.Ready, s.Written-s.Ready,
-			s.Held-s.Written, s.Promised, s.Free, queue, m.byteRate(f.rates, f.rates.bytes), millis(f.recv.AdmitWait.P99)))
-		if f.stalled > 0 {
-			l = l.add(bad, fmt.Sprintf("  %d STALLED", f.stalled))
-			brief = brief.add(bad, fmt.Sprintf("%d STALLED", f.stalled))
-		}
+		l = l.add(plain, fmt.Sprintf("%s used (%sR %sw %sa %sp %sf)%s  %s  p99 %s", used, commas(s.Ready), commas(s.Written-s.Ready),
+			commas(s.Held-s.Written), commas(s.Promised), commas(s.Free), queue, m.byteRate(f.rates, f.rates.bytes), millis(f.recv.AdmitWait.P99)))
 	case f.send != nil:
 		s := &f.send.Staging
-		brief = l.add(plain, fmt.Sprintf("%d/%d  blocked %d", s.Used, s.Total, f.send.Totals.Blocked))
-		l = l.add(plain, fmt.Sprintf("staging %d/%d  blocked %d  %s  p99 %s", s.Used, s.Total, f.send.Totals.Blocked,
-			m.byteRate(f.rates, f.rates.bytes), millis(f.send.AdmitWait.P99)))
+		used := "-"
+		if s.Total > 0 {
+			used = commas(s.Used) + "/" + commas(s.Total)
+		}
+		used += "  blocked " + commas(f.send.Totals.Blocked)
+		brief = l.add(plain, used)
+		l = l.add(plain, fmt.Sprintf("staging %s  %s  p99 %s", used, m.byteRate(f.rates, f.rates.bytes), millis(f.send.AdmitWait.P99)))
 	default:
-		brief = l.add(plain, fmt.Sprintf("pending %d", f.proxy.Pending))
-		l = l.add(plain, fmt.Sprintf("pending %d  ready %s  failed %s", f.proxy.Pending, m.rate(f.rates, f.rates.ready), m.rate(f.rates, f.rates.failed)))
+		brief = l.add(plain, "pending "+commas(f.proxy.Pending))
+		l = l.add(plain, fmt.Sprintf("pending %s  ready %s  failed %s", commas(f.proxy.Pending), m.rate(f.rates, f.rates.ready), m.rate(f.rates, f.rates.failed)))
+	}
+	if v.frame != nil {
+		for _, word := range m.troubles(v.frame) {
+			l, brief = l.add(bad, "  "+word), brief.add(bad, "  "+word)
+		}
 	}
 	named := text(where)
 	if m.overview {
