@@ -29,7 +29,7 @@ const (
 // outbox sends answers without ever blocking on a peer. Those for a slow peer
 // wait in its backlog, in order.
 type outbox struct {
-	socket  *zmq4.Socket
+	peers   peers
 	scratch [][]byte
 	slow    map[string]*backlog
 	turn    []*backlog // the same, in the order of trying
@@ -39,6 +39,21 @@ type outbox struct {
 	undeliverable int64 // answers whose peer was gone, or that a full backlog did not take
 }
 
+// peers is what answers go to.
+type peers interface {
+	send(frames ...[]byte) error // as sock.Send
+	look()                       // whether those who had no room have some now
+}
+
+// router is the peers of a ROUTER.
+type router struct{ *zmq4.Socket }
+
+func (r router) send(frames ...[]byte) error { return sock.Send(r.Socket, frames...) }
+
+// look asks for the events: ZeroMQ looks for news of its pipes only now and then
+// while sending.
+func (r router) look() { _, _ = r.GetEvents() }
+
 // backlog is what one slow peer has not taken yet.
 type backlog struct {
 	sender  string
@@ -46,8 +61,8 @@ type backlog struct {
 	bytes   int
 }
 
-func newOutbox(socket *zmq4.Socket) *outbox {
-	return &outbox{socket: socket, slow: make(map[string]*backlog)}
+func newOutbox(peers peers) *outbox {
+	return &outbox{peers: peers, slow: make(map[string]*backlog)}
 }
 
 // send hands an answer to the peer or to its backlog; payload is copied. It
@@ -75,7 +90,7 @@ func (o *outbox) send(env *envelope, payload []byte) bool {
 
 func (o *outbox) try(frames [][]byte, payload []byte) error {
 	o.scratch = append(append(o.scratch[:0], frames...), payload)
-	return sock.Send(o.socket, o.scratch...)
+	return o.peers.send(o.scratch...)
 }
 
 func (o *outbox) append(b *backlog, env *envelope, payload []byte) bool {
@@ -114,9 +129,7 @@ func (o *outbox) makeRoom(b *backlog, more int) bool {
 
 // drain sends up to limit answers of a backlog and reports how many went.
 func (o *outbox) drain(b *backlog, limit int) int {
-	// ZeroMQ looks for news of its pipes only now and then while sending;
-	// asking for the events makes it look.
-	_, _ = o.socket.GetEvents()
+	o.peers.look()
 	sent := 0
 	for sent < limit && len(b.answers) > 0 {
 		answer := b.answers[0]

@@ -48,7 +48,7 @@ func outboxWithPeer(t *testing.T) (*outbox, *peertest.Peer, *envelope) {
 		t.Fatal(err)
 	}
 	env, _, _ := open(frames)
-	return newOutbox(socket), p, env
+	return newOutbox(router{socket}), p, env
 }
 
 // payload is a numbered answer of n bytes.

@@ -138,37 +138,48 @@ func New(cfg Config) (*Receiver, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Asks == nil {
-		cfg.Asks = monitor.NewAsks(nil)
-	}
-	r := &Receiver{
-		cfg:       cfg,
-		started:   time.Now(),
-		ctx:       ctx,
-		core:      reservation.New(cfg.Reservation),
-		waits:     window.New(),
-		writeTime: window.New(),
-		readyTime: window.New(),
-		sink:      sink{on: cfg.Sink, delay: cfg.SinkDelay},
-	}
+	r := newReceiver(cfg)
+	r.ctx = ctx
 	err = r.openSockets()
+	var target rdma.Target
 	if err == nil {
-		r.target, err = cfg.OpenTarget()
+		target, err = cfg.OpenTarget()
 	}
 	if err != nil {
 		r.closeSockets(0)
 		return nil, err
 	}
-	r.writers = newWriters(r.target)
-	r.access = newAccess(r.target)
+	r.setTarget(target)
 	r.revoker = newRevoker(r.target, r.waker.Wake)
-	cfg.Asks.WakeBy(r.waker.Wake)
+	r.cfg.Asks.WakeBy(r.waker.Wake)
 	if cfg.Proxy != "" {
 		if r.notify, err = newNotifier(ctx, cfg.Proxy, cfg.Warn); err != nil {
 			return nil, errors.Join(err, r.close(0))
 		}
 	}
 	return r, nil
+}
+
+// newReceiver is what handles messages, without what carries them.
+func newReceiver(cfg Config) *Receiver {
+	if cfg.Asks == nil {
+		cfg.Asks = monitor.NewAsks(nil)
+	}
+	return &Receiver{
+		cfg:       cfg,
+		started:   time.Now(),
+		core:      reservation.New(cfg.Reservation),
+		waits:     window.New(),
+		writeTime: window.New(),
+		readyTime: window.New(),
+		sink:      sink{on: cfg.Sink, delay: cfg.SinkDelay},
+	}
+}
+
+func (r *Receiver) setTarget(target rdma.Target) {
+	r.target = target
+	r.writers = newWriters(target)
+	r.access = newAccess(target)
 }
 
 func (r *Receiver) openSockets() (err error) {
@@ -183,7 +194,7 @@ func (r *Receiver) openSockets() (err error) {
 	if err != nil {
 		return err
 	}
-	r.out = newOutbox(r.socket)
+	r.out = newOutbox(router{r.socket})
 	if r.waker, err = r.ctx.NewWaker(); err != nil {
 		return err
 	}
@@ -239,6 +250,13 @@ func (r *Receiver) turn(busy bool) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	r.pass(gone)
+	return busy, nil
+}
+
+// pass does what time and the helpers bring, once the messages that came before
+// are handled; gone are writers that were gone before those were read.
+func (r *Receiver) pass(gone []rdma.Writer) {
 	for _, w := range gone {
 		r.step(reservation.Gone{Writer: uint64(w)})
 	}
@@ -252,7 +270,6 @@ func (r *Receiver) turn(busy bool) (bool, error) {
 	r.out.flush(r.now)
 	r.emitWhenDue()
 	r.cfg.Asks.Answer(r.now, r.snapshot)
-	return busy, nil
 }
 
 // quiet is for how long nothing is due unless somebody sends something.
@@ -292,8 +309,7 @@ func (r *Receiver) receive(read func(*zmq4.Socket, int) ([][]byte, error)) (some
 		case errors.Is(err, sock.ErrAgain):
 			return some, nil
 		case errors.Is(err, sock.ErrFrames):
-			env, _, _ := open(frames)
-			r.bad(env, &wire.DecodeError{Reason: fmt.Sprintf("message has more than %d frames", maxFrames)})
+			r.tooLong(frames)
 		case err != nil:
 			return some, fmt.Errorf("cannot receive: %w", err)
 		default:
@@ -333,6 +349,12 @@ func (r *Receiver) recvSoon(s *zmq4.Socket, maxFrames int) ([][]byte, error) {
 	}
 	r.lull = time.Since(began)
 	return frames, err
+}
+
+// tooLong takes the first maxFrames of a message that has more.
+func (r *Receiver) tooLong(frames [][]byte) {
+	env, _, _ := open(frames)
+	r.bad(env, &wire.DecodeError{Reason: fmt.Sprintf("message has more than %d frames", maxFrames)})
 }
 
 func (r *Receiver) handle(frames [][]byte) {
