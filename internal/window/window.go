@@ -16,14 +16,14 @@ const (
 	longest = 24 * time.Hour // what took longer counts as this long
 )
 
-// Window keeps the last minute, as a ring of histograms of ten seconds each,
-// and all of the time. An empty one is small. One goroutine owns it.
+// Window keeps the last minute, to ten seconds, and all of the time. To ask is
+// as cheap as to add, so that a busy loop can do both: each histogram counts
+// from its ten seconds on, and none is ever summed up. An empty Window is small.
+// One goroutine owns it.
 type Window struct {
-	ring [buckets]struct {
-		epoch int64                   // which ten seconds since the start
-		hist  *hdrhistogram.Histogram // nil: nothing came yet
-	}
-	all *hdrhistogram.Histogram // the same
+	epoch int64                            // which ten seconds since the start; those before are begun
+	since [buckets]*hdrhistogram.Histogram // at epoch%buckets: all from that epoch on; nil: nothing came yet
+	all   *hdrhistogram.Histogram          // the same
 }
 
 // New makes an empty Window.
@@ -34,40 +34,42 @@ func newHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, longest.Microseconds(), 2)
 }
 
+// epochOf begins high enough that none before it is negative.
+func epochOf(now time.Duration) int64 { return int64(now/(length/buckets)) + buckets }
+
 // Add notes that something took so long. Now is the time since some start, the
 // same for all calls.
 func (w *Window) Add(now, took time.Duration) {
-	epoch := int64(now / (length / buckets))
-	b := &w.ring[epoch%buckets]
-	switch {
-	case b.hist == nil:
-		b.epoch, b.hist = epoch, newHistogram()
-	case b.epoch != epoch:
-		b.epoch = epoch
-		b.hist.Reset()
+	w.begin(epochOf(now))
+	us := min(max(took, 0), longest).Microseconds()
+	_ = w.all.RecordValue(us) // the only error is a value out of range
+	for _, h := range w.since {
+		_ = h.RecordValue(us)
 	}
+}
+
+// begin makes the histograms begin anew that begin with an epoch up to this one.
+func (w *Window) begin(epoch int64) {
 	if w.all == nil {
 		w.all = newHistogram()
+		for i := range w.since {
+			w.since[i] = newHistogram()
+		}
+		w.epoch = epoch
 	}
-	us := min(max(took, 0), longest).Microseconds()
-	_ = b.hist.RecordValue(us) // the only error is a value out of range
-	_ = w.all.RecordValue(us)
+	for e := max(w.epoch+1, epoch-buckets+1); e <= epoch; e++ {
+		w.since[e%buckets].Reset()
+	}
+	w.epoch = max(w.epoch, epoch)
 }
 
 // Last is the minute up to now.
 func (w *Window) Last(now time.Duration) wire.SnapshotWait {
-	oldest := int64(now/(length/buckets)) - buckets + 1
-	var sum *hdrhistogram.Histogram
-	for _, b := range w.ring {
-		if b.hist == nil || b.epoch < oldest {
-			continue
-		}
-		if sum == nil {
-			sum = newHistogram()
-		}
-		sum.Merge(b.hist)
+	oldest := epochOf(now) - buckets + 1
+	if oldest > w.epoch {
+		return wire.SnapshotWait{}
 	}
-	return wait(sum)
+	return wait(w.since[oldest%buckets])
 }
 
 // All is everything since the start.
@@ -80,7 +82,7 @@ func wait(h *hdrhistogram.Histogram) wire.SnapshotWait {
 	return wire.SnapshotWait{
 		P50: millis(h.ValueAtQuantile(50)),
 		P99: millis(h.ValueAtQuantile(99)),
-		Max: millis(h.Max()),
+		Max: millis(h.ValueAtQuantile(100)), // as Max, but does not walk
 	}
 }
 

@@ -1,8 +1,11 @@
 package window
 
 import (
+	"slices"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"github.com/pd-tools/pd-tools/wire"
 )
@@ -53,4 +56,48 @@ func TestWords(t *testing.T) {
 	if got := Words(wire.SnapshotWait{}); got != "p50 0s p99 0s max 0s" {
 		t.Errorf("of nothing: %q", got)
 	}
+}
+
+// What it says of the last minute is what a list of all times says.
+func TestWindowAgreesWithAList(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		type timed struct{ at, took time.Duration }
+		var list []timed
+		w, now := New(), time.Duration(0)
+		for range rapid.IntRange(0, 60).Draw(t, "steps") {
+			now += time.Duration(rapid.IntRange(0, 25_000).Draw(t, "ms later")) * time.Millisecond
+			if rapid.Bool().Draw(t, "add") {
+				took := time.Duration(rapid.IntRange(0, 5_000_000).Draw(t, "took us")) * time.Microsecond
+				w.Add(now, took)
+				list = append(list, timed{now, took})
+			}
+			var of []time.Duration
+			for _, x := range list {
+				if x.at >= now.Truncate(10*time.Second)-50*time.Second {
+					of = append(of, x.took)
+				}
+			}
+			slices.Sort(of)
+			got := w.Last(now)
+			if len(of) == 0 {
+				if got != (wire.SnapshotWait{}) {
+					t.Fatalf("of nothing: %+v", got)
+				}
+				continue
+			}
+			half, most := of[(len(of)-1)/2], of[len(of)-1]
+			if len(of)%2 == 0 && near(got.P50, of[len(of)/2].Seconds()*1000+0.001) {
+				half = of[len(of)/2] // which of both is in the middle is not said
+			}
+			if !about(got.P50, half) || !about(got.Max, most) {
+				t.Fatalf("at %v of %v: %+v", now, of, got)
+			}
+		}
+	})
+}
+
+// about is near, to the microsecond.
+func about(got float64, want time.Duration) bool {
+	ms := want.Seconds() * 1000
+	return got > ms*0.98-0.002 && got < ms*1.02+0.002
 }
