@@ -35,13 +35,11 @@ func stat(ctx context.Context, c *urfave.Context, conn *client.Conn, timeout tim
 	if err != nil {
 		return err
 	}
-	var broken error
-	out := cli.NewLines(c.App.Writer, func(err error) { broken = err })
-	out.JSON(snapshot)
-	if err := out.Close(ctx); err != nil {
+	line, err := cli.JSONLine(snapshot)
+	if err != nil {
 		return err
 	}
-	return broken
+	return cli.Write(ctx, c.App.Writer, line)
 }
 
 func dropCommand() *urfave.Command {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -328,9 +327,9 @@ func (p *planOutput) found(r *plan.Result, ok bool) error {
 }
 
 func (p *planOutput) line(v any) error {
-	text, err := json.Marshal(v)
+	line, err := cli.JSONLine(v)
 	if err == nil {
-		_, err = p.w.Write(append(text, '\n'))
+		_, err = p.w.Write(line)
 	}
 	return err
 }

@@ -5,14 +5,19 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/pd-tools/pd-tools/internal/cli"
 	"github.com/pd-tools/pd-tools/internal/client"
 	"github.com/pd-tools/pd-tools/internal/peertest"
 	"github.com/pd-tools/pd-tools/wire"
@@ -238,5 +243,84 @@ func TestSecondSignal(t *testing.T) {
 	r.ends(143)
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("took %v", took)
+	}
+}
+
+// A state is printed whole, however large it is.
+func TestStatPrintsAll(t *testing.T) {
+	t.Parallel()
+	_, endpoint := startServe(t, "--buffer-size", "4KiB", "--chunk-size", "1KiB")
+	p, err := peertest.Dial(endpoint, peertest.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Kill()
+	const requests = 9000 // each stands in the list of requests and in the queue
+	var last uint64
+	for i := range requests {
+		id := fmt.Sprintf("%0*d", wire.MaxReqID, i)
+		if last, err = p.Send(peertest.Alloc(id, 4, false, 1024, id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := p.Call(&wire.Heartbeat{}); err != nil { // all have been handled
+		t.Fatal(err, last)
+	}
+	stat := run(t, "stat", endpoint)
+	got, err := io.ReadAll(stat.stdout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stat.ends(0)
+	var snapshot wire.Snapshot
+	if err := json.Unmarshal(got, &snapshot); err != nil || len(got) < 9<<20 || len(snapshot.Requests) != requests {
+		t.Errorf("%d bytes with %d requests, %v: %.80s", len(got), len(snapshot.Requests), err, got)
+	}
+}
+
+// lateWriter takes its time for what was said before the end.
+type lateWriter struct {
+	mu  sync.Mutex
+	got bytes.Buffer
+}
+
+func (w *lateWriter) Write(b []byte) (int, error) {
+	if !bytes.Contains(b, []byte("in use")) {
+		time.Sleep(200 * time.Millisecond)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.got.Write(b)
+}
+
+func (w *lateWriter) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.ToLower(w.got.String())
+}
+
+// Whatever was said before it could not start is on stderr.
+func TestCannotStart(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for _, flags := range [][]string{
+		{"--monitor", "tcp://" + taken.Addr().String()},
+		{"--metrics", taken.Addr().String(), "--monitor", "none"},
+		{"--listen", "tcp://" + taken.Addr().String(), "--monitor", "none"},
+	} {
+		var stderr lateWriter
+		args := append([]string{"pd-recv"}, append(flags, "--fabric-addr", "127.0.0.1", "--buffer-size", "5KiB", "--chunk-size", "2KiB")...)
+		if code := cli.Run(app(), args, io.Discard, &stderr); code != 1 {
+			t.Errorf("%v: exit code %d", flags, code)
+		}
+		for _, want := range []string{"--fabric flags say nothing", "fill no slot", "address already in use"} {
+			if !strings.Contains(stderr.String(), want) {
+				t.Errorf("%v: no %q in stderr %q", flags, want, &stderr)
+			}
+		}
 	}
 }

@@ -135,36 +135,43 @@ func serve(c *urfave.Context, o *serveOptions) error {
 	out := cli.NewLines(c.App.Writer, fail)
 	o.Events = out.Batch
 	o.Warn = func(kind, text string) { log.Limitf(kind, "%s", cli.Escape(text)) }
+	err := o.serve(ctx, c.App, out, log)
+	cli.Flush(ctx, out, log)
+	if cause := context.Cause(ctx); cause != nil && cli.Interrupted(ctx) == nil {
+		err = errors.Join(cause, err) // stdout is broken
+	}
+	return err
+}
+
+// serve runs the receiver and what shows it, and returns when ctx is done.
+func (o *serveOptions) serve(ctx context.Context, app *urfave.App, out *cli.Lines, log *cli.Log) error {
 	o.sayBefore(log)
 	monitored, err := o.openMonitor(log)
 	if err != nil {
 		return err
 	}
 	defer monitored.close()
-	served, err := o.openMetrics(c.App, log)
+	served, err := o.openMetrics(app, log)
 	if err != nil {
-		cli.Flush(ctx, out, log)
 		return err
 	}
 	defer served.Close()
 	r, err := receiver.New(o.Config)
-	if err == nil {
-		out.JSON(&listening{
-			Event: "listening", Endpoint: r.Endpoint(), Monitor: monitored.endpoint(), Engine: strings.Join(r.Engines(), ","), TotalChunks: o.Reservation.Slots,
-			ChunkSize: o.Reservation.SlotBytes, BufferSize: o.buffer, Epoch: o.Reservation.Epoch,
-		})
-		o.sayAfter(log, r)
-		monitored.say(log)
-		go watchFiles(ctx, log)
-		if err = r.Run(ctx); err == nil {
-			log.Printf("%s", r.Summary())
-		}
+	if err != nil {
+		return err
 	}
-	cli.Flush(ctx, out, log)
-	if cause := context.Cause(ctx); cause != nil && cli.Interrupted(ctx) == nil {
-		err = errors.Join(cause, err) // stdout is broken
+	out.JSON(&listening{
+		Event: "listening", Endpoint: r.Endpoint(), Monitor: monitored.endpoint(), Engine: strings.Join(r.Engines(), ","), TotalChunks: o.Reservation.Slots,
+		ChunkSize: o.Reservation.SlotBytes, BufferSize: o.buffer, Epoch: o.Reservation.Epoch,
+	})
+	o.sayAfter(log, r)
+	monitored.say(log)
+	go watchFiles(ctx, log)
+	if err := r.Run(ctx); err != nil {
+		return err
 	}
-	return err
+	log.Printf("%s", r.Summary())
+	return nil
 }
 
 // complete works out what the flags leave open.

@@ -33,7 +33,7 @@ func (o *options) print(ctx context.Context, f *feed, stdout, stderr io.Writer) 
 		if err != nil {
 			return err
 		}
-		if err := write(ctx, stdout, out.Bytes()); err != nil {
+		if err := cli.Write(ctx, stdout, out.Bytes()); err != nil {
 			return err
 		}
 		if n+1 == o.refreshes {
@@ -91,24 +91,6 @@ func jsonLines(out *bytes.Buffer, snapshots []wire.Message) error {
 		out.Write(line)
 	}
 	return nil
-}
-
-// write does not outlast ctx, whatever the reader does.
-func write(ctx context.Context, w io.Writer, b []byte) error {
-	done := make(chan error, 1)
-	go func() {
-		_, err := w.Write(b)
-		done <- err
-	}()
-	select {
-	case err := <-done:
-		if err != nil {
-			return fmt.Errorf("cannot write output: %w", err)
-		}
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -144,8 +144,29 @@ func (l *Lines) breakOff(err error) {
 	l.mu.Lock()
 	l.broken, l.queue = true, nil
 	l.mu.Unlock()
-	l.fail(fmt.Errorf("cannot write output: %w", err))
+	l.fail(writeError(err))
 }
+
+// Write writes b, however large it is: for a command that prints one thing and
+// ends. It does not outlast ctx, whatever the reader does.
+func Write(ctx context.Context, w io.Writer, b []byte) error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.Write(b)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			return writeError(err)
+		}
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func writeError(err error) error { return fmt.Errorf("cannot write output: %w", err) }
 
 // JSONLine is v as one line of JSON. It keeps <, > and & as they are, and writes as escapes what a
 // terminal could take for a command: JSON allows DEL and the controls from

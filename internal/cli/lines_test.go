@@ -281,3 +281,31 @@ func TestTextLinesTellDropsToTheCaller(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Write is whole whatever the reader does, and ends with ctx where it does nothing.
+func TestWrite(t *testing.T) {
+	r, w := pipe(t)
+	all := bytes.Repeat([]byte("0123456789abcdef"), 3*maxQueued/16)
+	got := make(chan []byte, 1)
+	go func() {
+		b, _ := io.ReadAll(r)
+		got <- b
+	}()
+	if err := Write(patient(t), w, all); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if b := <-got; !bytes.Equal(b, all) {
+		t.Errorf("of %d bytes %d came", len(all), len(b))
+	}
+	_, w = pipe(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("enough"))
+	if err := Write(ctx, w, all); err == nil || err.Error() != "enough" {
+		t.Errorf("a write that nobody reads: %v", err)
+	}
+	w.Close()
+	if err := Write(patient(t), w, all); err == nil || !strings.Contains(err.Error(), "cannot write output") {
+		t.Errorf("a write to a closed file: %v", err)
+	}
+}
