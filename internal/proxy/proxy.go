@@ -136,18 +136,25 @@ func (c *collector) close() {
 
 func (c *collector) collect(ctx context.Context) error {
 	for ctx.Err() == nil && !c.full() {
-		if _, err := sock.Wait(c.poller, -1); err != nil {
+		if _, err := c.turn(-1); err != nil {
 			return err
-		}
-		c.waker.Drain()
-		if _, err := c.readBatch(); err != nil {
-			return err
-		}
-		if c.cfg.Asks != nil {
-			c.cfg.Asks.Answer(time.Now(), c.snapshot)
 		}
 	}
 	return nil
+}
+
+// turn waits until something has come, or somebody has woken it, and handles
+// it. It says how many notifications that were.
+func (c *collector) turn(wait time.Duration) (int, error) {
+	if _, err := sock.Wait(c.poller, wait); err != nil {
+		return 0, err
+	}
+	c.waker.Drain()
+	n, err := c.readBatch()
+	if err == nil && c.cfg.Asks != nil {
+		c.cfg.Asks.Answer(time.Now(), c.snapshot)
+	}
+	return n, err
 }
 
 // full says whether Count requests have ended.
@@ -158,14 +165,15 @@ func (c *collector) full() bool {
 // drain reads until nothing comes any more. New peers are heard, too: ZeroMQ's
 // unbind would cut the connections there are.
 func (c *collector) drain() error {
-	poller := zmq4.NewPoller()
-	poller.Add(c.socket, zmq4.POLLIN)
-	for end := time.Now().Add(c.cfg.drain); time.Now().Before(end); {
-		if _, err := sock.Wait(poller, c.cfg.quiet); err != nil {
+	now := time.Now()
+	end, quiet := now.Add(c.cfg.drain), now.Add(c.cfg.quiet)
+	for now.Before(end) && now.Before(quiet) {
+		n, err := c.turn(quiet.Sub(now))
+		if err != nil {
 			return err
 		}
-		if n, err := c.readBatch(); err != nil || n == 0 {
-			return err
+		if now = time.Now(); n > 0 {
+			quiet = now.Add(c.cfg.quiet)
 		}
 	}
 	return nil

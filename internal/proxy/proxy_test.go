@@ -144,6 +144,37 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
+// snapshot is what a monitor is answered.
+func (r *running) snapshot(t *testing.T, asks *monitor.Asks) *wire.ProxySnapshot {
+	t.Helper()
+	got := make(chan wire.Message, 1)
+	asks.Add(func(m wire.Message) { got <- m })
+	select {
+	case m := <-got:
+		return m.(*wire.ProxySnapshot)
+	case <-time.After(patience):
+		t.Fatal("nobody answers")
+	case <-r.done:
+		t.Fatal("Run has ended without an answer")
+	}
+	panic("unreachable")
+}
+
+// Whoever asks is answered while it reads what has arrived, too, and that the
+// loop was woken ends no reading.
+func TestAnswersWhileDraining(t *testing.T) {
+	asks := monitor.NewAsks(nil)
+	r := start(t, Config{Asks: asks, quiet: 3 * time.Second, drain: 2 * patience})
+	r.cancel()
+	for range 20 {
+		r.snapshot(t, asks)
+	}
+	push(t, r.endpoint, ready("A"))
+	if s, err := r.wait(t); err != nil || s.Ready != 1 {
+		t.Errorf("%v: %v", s, err)
+	}
+}
+
 // A monitor sees who waits, oldest first, and that they wait no more.
 func TestSnapshot(t *testing.T) {
 	asks := monitor.NewAsks(nil)
@@ -151,14 +182,8 @@ func TestSnapshot(t *testing.T) {
 	until := func(pending int) *wire.ProxySnapshot {
 		t.Helper()
 		for end := time.Now().Add(patience); ; {
-			got := make(chan wire.Message, 1)
-			asks.Add(func(m wire.Message) { got <- m })
-			select {
-			case m := <-got:
-				if s := m.(*wire.ProxySnapshot); s.Pending == pending {
-					return s
-				}
-			case <-time.After(patience):
+			if s := r.snapshot(t, asks); s.Pending == pending {
+				return s
 			}
 			if time.Now().After(end) {
 				t.Fatalf("never %d pending", pending)

@@ -23,6 +23,7 @@ func (r *Receiver) shutdown() error {
 	r.emit()
 	for now, end := time.Now(), time.Now().Add(quarter); len(r.out.turn) > 0 && now.Before(end); now = time.Now() {
 		r.out.flush(now)
+		r.cfg.Asks.Answer(now, r.snapshot)
 		time.Sleep(r.out.wait(now, retryMax))
 	}
 	if waited {

@@ -65,7 +65,7 @@ type Config struct {
 	// Progress, if any, is told every ProgressEvery how far things are.
 	Progress      func(Progress)
 	ProgressEvery time.Duration
-	// Asks, if any, are answered with a *wire.SenderSnapshot while Run sends.
+	// Asks, if any, are answered with a *wire.SenderSnapshot until Run ends.
 	Asks  *monitor.Asks
 	Epoch uint64 // of the snapshots
 
@@ -283,9 +283,38 @@ func (r *run) turn() {
 		r.handle(ev)
 	}
 	r.core.expire(r.clock.now())
+	r.answer()
+}
+
+// answer gives a Snapshot to those who asked.
+func (r *run) answer() {
 	if r.cfg.Asks != nil {
 		r.cfg.Asks.Answer(time.Now(), r.snapshot)
 	}
+}
+
+// await answers those who ask until done is closed: true; or until stop is.
+func (r *run) await(done, stop <-chan struct{}) bool {
+	for {
+		select {
+		case <-done:
+			return true
+		case <-stop:
+			return false
+		case <-r.kick:
+			r.answer()
+		}
+	}
+}
+
+// over is closed when nothing is left that wg waits for.
+func over(wg *sync.WaitGroup) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(done)
+	}()
+	return done
 }
 
 func (r *run) handle(ev any) {
@@ -338,12 +367,13 @@ func (r *run) startWorkers(s *session, slots int) {
 	}
 }
 
-// close delivers the notices that are left and ends the helpers.
+// close delivers the notices that are left and ends the helpers. Whoever asks
+// meanwhile is answered: a program that is ending does not hang.
 func (r *run) close(ctx context.Context) {
 	r.endNotifier(ctx)
 	r.closeSockets() // ends the sessions, and so calls off what they write
 	if r.gather() {
-		r.workers.Wait()
+		r.await(over(&r.workers), nil)
 		_ = r.memory.close() // the process ends: nothing depends on it
 	}
 }
@@ -371,6 +401,7 @@ func (r *run) gather() bool {
 		}
 		select {
 		case <-r.kick:
+			r.answer()
 		case <-late:
 			return false
 		}
@@ -382,25 +413,24 @@ func (r *run) endNotifier(ctx context.Context) {
 		return
 	}
 	r.notifier.in.put(orderEnd{r.deadline})
-	select {
-	case <-r.notifier.done:
-	case <-ctx.Done():
-		if d := r.cfg.ShutdownTimeout; d > 0 && r.deadline == 0 {
-			r.deadline = r.clock.now() + share(d, closeShare)
-			r.notifier.in.put(orderEnd{r.deadline})
-		}
-		<-r.notifier.done
+	if r.await(r.notifier.done, ctx.Done()) {
+		return
 	}
+	if d := r.cfg.ShutdownTimeout; d > 0 && r.deadline == 0 {
+		r.deadline = r.clock.now() + share(d, closeShare)
+		r.notifier.in.put(orderEnd{r.deadline})
+	}
+	r.await(r.notifier.done, nil)
 }
 
 func (r *run) closeSockets() {
 	for _, l := range r.links {
 		l.in.put(orderClose{})
 	}
-	r.linksEnd.Wait()
+	r.await(over(&r.linksEnd), nil)
 	if r.notifier != nil {
 		r.notifier.in.put(orderEnd{until: 1})
-		<-r.notifier.done
+		r.await(r.notifier.done, nil)
 	}
 	_ = r.sock.Close() // it fails only when called twice
 }

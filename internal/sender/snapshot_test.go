@@ -2,8 +2,10 @@ package sender
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -148,8 +150,10 @@ func (s *sending) ask(asks *monitor.Asks) *wire.SenderSnapshot {
 		return m.(*wire.SenderSnapshot)
 	case <-time.After(patience):
 		s.t.Fatal("nobody answers")
-		return nil
+	case <-s.done:
+		s.t.Fatal("the run has ended without an answer")
 	}
+	panic("unreachable")
 }
 
 // until asks until a Snapshot is as wanted.
@@ -198,4 +202,21 @@ func TestBlockedStagingShows(t *testing.T) {
 	}
 	in.close()
 	s.wait()
+}
+
+// Whoever asks is answered while the last notices wait for the proxy, too.
+func TestAnswersWhileNoticesWait(t *testing.T) {
+	asks := monitor.NewAsks(nil)
+	bad := `{"req_id":"A","total_chunks":1,"chunks":"none"}` + "\n"
+	s := send(t, Config{Asks: asks, Proxy: "tcp://127.0.0.1:1", Receivers: []string{"tcp://127.0.0.1:1"}, Stdin: strings.NewReader(bad)})
+	wantResult(t, s.result("A"), Failed, codeManifest)
+	for range 20 {
+		if snap := s.ask(asks); snap.Counters.Failed != 1 {
+			t.Errorf("%s", asJSON(snap))
+		}
+	}
+	s.stop(errors.New("enough"))
+	if sum := s.wait(); sum.Undelivered != 1 {
+		t.Errorf("%+v", sum)
+	}
 }
