@@ -10,6 +10,7 @@
 package metrics
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/net/netutil"
 
 	"github.com/pd-tools/pd-tools/wire"
 )
@@ -37,7 +37,7 @@ const (
 	headerTime = 2 * time.Second
 	writeTime  = patience + 3*time.Second
 	maxHeader  = 8 << 10
-	maxConns   = 32
+	maxConns   = 64
 
 	// resolveTime bounds the look-up of a host name.
 	resolveTime = 5 * time.Second
@@ -52,6 +52,8 @@ type Config struct {
 	Version string
 	Ask     func(func(wire.Message)) // monitor.Asks.Add
 	Times   *Times                   // nil: none
+
+	headerTime time.Duration // tests: instead of headerTime
 }
 
 // Server is one program's metrics.
@@ -90,7 +92,7 @@ func Listen(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("cannot serve metrics on %s: %w: name another port with --metrics", cfg.Addr, cause(err))
 	}
 	s := &Server{listener: listener, done: make(chan struct{}), loop: newLoop(cfg.Ask), constant: constant(cfg)}
-	s.serve()
+	s.serve(cmp.Or(cfg.headerTime, headerTime))
 	return s, nil
 }
 
@@ -123,15 +125,16 @@ func (s *Server) Addr() string { return s.listener.Addr().String() }
 // IsPublic says whether other hosts can reach it.
 func (s *Server) IsPublic() bool { return !s.listener.Addr().(*net.TCPAddr).IP.IsLoopback() }
 
-func (s *Server) serve() {
+func (s *Server) serve(headerTime time.Duration) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", s.metrics)
 	mux.HandleFunc("GET /healthz", s.healthz)
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	s.http = &http.Server{
-		Handler:           mux,
+		Handler:           noteAsked(mux),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ConnContext:       withConn,
 		ReadHeaderTimeout: headerTime,
 		ReadTimeout:       headerTime,
 		WriteTimeout:      writeTime,
@@ -142,7 +145,7 @@ func (s *Server) serve() {
 	s.http.SetKeepAlivesEnabled(false)
 	go func() {
 		defer close(s.done)
-		_ = s.http.Serve(netutil.LimitListener(s.listener, maxConns)) // it ends by Close
+		_ = s.http.Serve(&conns{Listener: s.listener, most: maxConns}) // it ends by Close
 	}()
 }
 
