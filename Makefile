@@ -2,7 +2,7 @@
 
 FUZZTIME ?= 30s
 
-.PHONY: demo test interop build-interop test-plan test-hosts bench build fuzz lint setup clean
+.PHONY: demo test interop interop-nixl build-interop test-plan test-hosts bench build fuzz lint setup clean
 
 demo: build
 	scripts/demo
@@ -10,12 +10,17 @@ demo: build
 # go test comes last: its lines are what CI shows.
 test: setup lint build-interop
 	@scripts/interop/run || test $$? = 77
+	@scripts/interop/run nixl || test $$? = 77
 	go test -race -timeout 20m ./...
 
 # LMCache's peers, in Python, against our programs. Fails where it cannot run; make
 # test then says so and goes on.
 interop: build-interop
 	scripts/interop/run
+
+# Their bytes too, by NIXL and scripts/nixl-target: 90 MB of Python packages.
+interop-nixl: build-interop
+	scripts/interop/run nixl
 
 build-interop: build
 	go build -o bin/ ./scripts/interop/wirecheck

@@ -17,7 +17,8 @@ import (
 // TestReadme runs the README's blocks of shell commands, each in a shell of its
 // own, one after the other in one folder. Left out are lines that begin with
 // make, of which only the target must exist: CI runs them. The default ports
-// are exchanged for free ones.
+// are exchanged for free ones. The block that needs NIXL is marked bash, not sh:
+// scripts/interop/test_nixl.py runs it.
 func TestReadme(t *testing.T) {
 	blocks := regexp.MustCompile("(?ms)^```sh\n(.*?)^```").FindAllStringSubmatch(repoFile(t, "README.md"), -1)
 	if len(blocks) < 4 {

@@ -41,11 +41,12 @@ def endpoint():
 class Program:
     """One of ours. Its lines of stdout are kept, and can be waited for."""
 
-    def __init__(self, name, *args):
+    def __init__(self, name, *args, **how):
         self.name = name
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
-            [BIN / name, *map(str, args)], stdout=subprocess.PIPE, stderr=self.errors, stdin=subprocess.DEVNULL, text=True)
+            [BIN / name, *map(str, args)], stdout=subprocess.PIPE, stderr=self.errors, stdin=subprocess.DEVNULL, text=True,
+            **how)
         self.lines = []
         self.over = False
         self.changed = threading.Condition()
