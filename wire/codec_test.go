@@ -47,6 +47,8 @@ func everyMessage() []Message {
 		&StatRequest{},
 		fullSnapshot(), fullSender(), fullProxy(), fullEvent(),
 		&FailNotif{ReqID: "req-a", Reason: "expired"},
+		&ReadyRequest{Epoch: 7, After: 1 << 40},
+		&ReadyResponse{Error: "no", Code: CodeInternal, Epoch: 7, Entries: []ReadyEntry{{3, "req-a"}, {1<<64 - 1, "req-b"}}, More: true},
 	}
 }
 
@@ -81,7 +83,7 @@ func fullSender() *SenderSnapshot {
 func fullProxy() *ProxySnapshot {
 	return &ProxySnapshot{
 		Time: Stamp{time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)}, Kind: KindProxy, ID: "p", Epoch: 6, Endpoint: "tcp://127.0.0.1:7700", UptimeS: 1,
-		Expect: 2, Pending: 1, Waiting: []ProxyRequest{{"a", 1, 250}}, Counters: ProxyCounters{1, 2, 3, 4, 5, 6},
+		Expect: 2, Pending: 1, Waiting: []ProxyRequest{{"a", 1, 250}}, Counters: ProxyCounters{1, 2, 3, 4, 5, 6, 7},
 	}
 }
 
@@ -169,6 +171,8 @@ func TestNames(t *testing.T) {
 		NameSnapshot + KindProxy:  "type time kind id epoch endpoint uptime_s expect pending waiting counters",
 		NameEvent:                 "type time kind id epoch events dropped",
 		NameFailNotif:             "type req_id reason",
+		NameReadyRequest:          "type epoch after",
+		NameReadyResponse:         "type error code epoch entries more",
 	}
 	for _, m := range everyMessage() {
 		b := Append(nil, m)
@@ -282,6 +286,7 @@ func TestDecodeErrors(t *testing.T) {
 	snapshot := func(more ...string) []byte {
 		return frame(append([]string{"type", str(NameSnapshot), "time", str("2026-11-29T20:33:07Z")}, more...)...)
 	}
+	ready := func(entries string) []byte { return frame("type", str(NameReadyResponse), "entries", entries) }
 	response := func(more ...string) []byte {
 		return frame(append([]string{"type", str(NameAllocResponse)}, more...)...)
 	}
@@ -335,6 +340,13 @@ func TestDecodeErrors(t *testing.T) {
 		{"take and release need req_id only", frame("type", str(NameReleaseRequest), "req_id", "\xa1r"), ""},
 		{"no req_id", frame("type", str(NameTakeRequest)), "req_id: missing"},
 		{"stat needs nothing", frame("type", str(NameStatRequest)), ""},
+		{"what is ready may be asked without a number", frame("type", str(NameReadyRequest)), ""},
+		{"after a negative number", frame("type", str(NameReadyRequest), "after", "\xff"), "after: -1 is negative"},
+		{"nothing is ready", frame("type", str(NameReadyResponse)), ""},
+		{"most that are ready", ready(many(MaxReadyList, "\x82\xa3seq\x01\xa6req_id\xa1r")), ""},
+		{"too many that are ready", ready(many(MaxReadyList+1, "\x82\xa3seq\x01\xa6req_id\xa1r")), "entries: 1001 elements, the limit is 1000"},
+		{"ready without a number", ready("\x91\x81\xa6req_id\xa1r"), "entries[0].seq: missing"},
+		{"ready with a long req_id", ready("\x91\x82\xa3seq\x01\xa6req_id" + long(MaxReqID+1)), "entries[0].req_id: 513 bytes, the limit is 512"},
 		{"no reason", frame("type", str(NameFailNotif), "req_id", "\xa1r"), "reason: missing"},
 		{"chunk", take(chunkOK), ""},
 		{"chunk without slot", take("\x82\xa3key\xa1k\xa6length\x05"), "chunks[1].slot: missing"},

@@ -279,6 +279,8 @@ func (d *decoder) value(f *field) (err *DecodeError) {
 		*to, err = list(d, f.max, (*decoder).region)
 	case *[]TakenChunk:
 		*to, err = list(d, f.max, (*decoder).takenChunk)
+	case *[]ReadyEntry:
+		*to, err = list(d, f.max, (*decoder).readyEntry)
 	default:
 		panic(fmt.Sprintf("wire: field %s has type %T", f.name, to))
 	}
@@ -360,6 +362,10 @@ func (d *decoder) region() (v Region, err *DecodeError) {
 }
 
 func (d *decoder) takenChunk() (v TakenChunk, err *DecodeError) {
+	return v, d.inside(&v)
+}
+
+func (d *decoder) readyEntry() (v ReadyEntry, err *DecodeError) {
 	return v, d.inside(&v)
 }
 

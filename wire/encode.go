@@ -149,6 +149,11 @@ func (e *encoder) value(f *field) {
 		for i := range *v {
 			e.inside(&(*v)[i])
 		}
+	case *[]ReadyEntry:
+		e.EncodeArrayLen(len(*v))
+		for i := range *v {
+			e.inside(&(*v)[i])
+		}
 	default:
 		panic(fmt.Sprintf("wire: field %s has type %T", f.name, f.to))
 	}

@@ -77,6 +77,10 @@ func newMessage(name []byte) Message {
 		return new(StatRequest)
 	case NameFailNotif:
 		return new(FailNotif)
+	case NameReadyRequest:
+		return new(ReadyRequest)
+	case NameReadyResponse:
+		return new(ReadyResponse)
 	}
 	return nil
 }
@@ -109,6 +113,8 @@ func (*SenderSnapshot) name() string  { return NameSnapshot }
 func (*ProxySnapshot) name() string   { return NameSnapshot }
 func (*Event) name() string           { return NameEvent }
 func (*FailNotif) name() string       { return NameFailNotif }
+func (*ReadyRequest) name() string    { return NameReadyRequest }
+func (*ReadyResponse) name() string   { return NameReadyResponse }
 
 func (m *AllocRequest) fields(fs []field) []field {
 	return append(fs,
@@ -254,5 +260,29 @@ func (m *FailNotif) fields(fs []field) []field {
 	return append(fs,
 		field{"req_id", required, MaxReqID, &m.ReqID},
 		field{"reason", required, 0, &m.Reason},
+	)
+}
+
+func (m *ReadyRequest) fields(fs []field) []field {
+	return append(fs,
+		field{"epoch", omitEmpty, 0, &m.Epoch},
+		field{"after", omitEmpty, 0, &m.After},
+	)
+}
+
+func (m *ReadyResponse) fields(fs []field) []field {
+	return append(fs,
+		field{"error", omitEmpty, 0, &m.Error},
+		field{"code", omitEmpty, 0, &m.Code},
+		field{"epoch", optional, 0, &m.Epoch},
+		field{"entries", optional, MaxReadyList, &m.Entries},
+		field{"more", optional, 0, &m.More},
+	)
+}
+
+func (m *ReadyEntry) fields(fs []field) []field {
+	return append(fs,
+		field{"seq", required, 0, &m.Seq},
+		field{"req_id", required, MaxReqID, &m.ReqID},
 	)
 }

@@ -20,11 +20,13 @@ func hostile() (frames [][]byte) {
 		frames = append(frames, []byte(head),
 			frame("type", str(NameAllocRequest), "keys", head), frame("type", str(NameAllocRequest), "z", head),
 			frame("type", str(NameSnapshot), "requests", head), frame("type", str(NameSnapshot), "z", head),
-			frame("type", str(NameTakeResponse), "chunks", head), frame("type", str(NameAttachResponse), "token", head))
+			frame("type", str(NameTakeResponse), "chunks", head), frame("type", str(NameAttachResponse), "token", head),
+			frame("type", str(NameReadyResponse), "entries", head))
 	}
 	return append(frames,
 		frame("type", str(NameSnapshot), "time", str("2026-11-29T20:33:07Z"), "requests", many(MaxSnapshotList, "\xc0"), "requests", many(MaxSnapshotList, "\xc0")),
-		frame("type", str(NameTakeResponse), "chunks", many(10000, "\x80")))
+		frame("type", str(NameTakeResponse), "chunks", many(10000, "\x80")),
+		frame("type", str(NameReadyResponse), "entries", many(MaxReadyList, "\x80")))
 }
 
 func FuzzDecode(f *testing.F) {

@@ -19,6 +19,8 @@ const (
 	NameSnapshot        = "Snapshot" // its "kind" says which of the three
 	NameEvent           = "Event"
 	NameFailNotif       = "FailNotif"
+	NameReadyRequest    = "ReadyRequest"
+	NameReadyResponse   = "ReadyResponse"
 )
 
 // ProtocolVersion is what AttachRequest and AttachResponse carry. A peer with
@@ -168,6 +170,29 @@ type StatRequest struct{}
 type FailNotif struct {
 	ReqID  string
 	Reason string
+}
+
+// ReadyRequest asks which requests are ready: those that became so after
+// number After of Epoch. Where Epoch is not the receiver's, of all.
+type ReadyRequest struct {
+	Epoch uint64 // 0: none known yet
+	After uint64 // the last number known, 0: none
+}
+
+// ReadyResponse has them in the order in which they became ready, MaxReadyList
+// at most.
+type ReadyResponse struct {
+	Error   string
+	Code    Code
+	Epoch   uint64 // of the receiver: numbers mean nothing in another
+	Entries []ReadyEntry
+	More    bool // there are more behind the last
+}
+
+// ReadyEntry is one request that is ready, taken by a decoder or not.
+type ReadyEntry struct {
+	Seq   uint64 // grows from one that became ready to the next, stays when a take is given back
+	ReqID string
 }
 
 // Code says why a request was refused, for programs.

@@ -232,7 +232,7 @@ type ProxySnapshot struct {
 // ProxyRequest is a request that waits for more notifications.
 type ProxyRequest struct {
 	ReqID  string `json:"req_id"`
-	Notifs int    `json:"notifs"`
+	Notifs int    `json:"notifs"` // or as many receivers as say that it is ready there, if more
 	AgeMS  int64  `json:"age_ms"` // since the first of them
 }
 
@@ -244,6 +244,7 @@ type ProxyCounters struct {
 	LateFailures int64 `json:"late_failures"` // of a request that was ready already
 	Forgotten    int64 `json:"forgotten"`     // pending requests, dropped to make room
 	BadFrames    int64 `json:"bad_frames"`    // messages that were no notification
+	Recovered    int64 `json:"recovered"`     // of the ready ones: a receiver said so before there were notifications enough
 }
 
 // Event tells monitors what has happened, some of it at a time.

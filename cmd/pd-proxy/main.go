@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	urfave "github.com/urfave/cli/v2"
@@ -23,6 +24,8 @@ stderr. What is not printable in an id stands as \n, \x1b or \u202e; --json has
 ids exactly. A failed request is never ready. What it remembers is bounded: the
 last 65,536 requests that ended (an older one's notification counts anew) and
 65,536 that wait for more notifications (over that the oldest is forgotten).
+A notification is lost with the pd-proxy that took it: with --recover the next
+one asks. With --expect N, N receivers that say ready are as good as N notifications.
 
 Exit: 0 after a signal or COUNT requests, 1 if one of these failed or TIME
 passed first, 2 wrong usage.
@@ -51,6 +54,7 @@ func app() *urfave.App {
 			cli.Bool(&o.json, "json", "print a JSON object for each request, ready or failed"),
 			cli.Var(&o.run.Expect, "expect", "N", "1", "notifications that make a request ready: one a tensor-parallel rank", cli.Int(1, 1<<20)),
 			cli.Var(&o.run.Count, "n", "COUNT", "", "end when COUNT requests are ready or failed; what came with the last is printed, too", cli.Int(1, 1<<30)),
+			cli.List(&o.run.Recover, "recover", "ENDPOINT", "ask this pd-recv for what is ready, at start and every 5s; given again for each receiver", cli.DialEndpoint),
 			cli.Var(&o.run.Timeout, "timeout", "TIME", "", "end with exit 1 when TIME has passed; 0 or inf: never", cli.Limit),
 			cli.Var(&o.shutdown, "shutdown-timeout", "TIME", "5s", "how long a clean stop may take; 0 or inf: no limit", cli.Limit),
 			cli.Var(&o.monitor, "monitor", "ENDPOINT", "", "publish what happens, for pd-top", cli.ListenEndpoint),
@@ -59,6 +63,11 @@ func app() *urfave.App {
 		Action: func(c *urfave.Context) error {
 			if _, err := cli.Args(c); err != nil {
 				return err
+			}
+			for i, endpoint := range o.run.Recover {
+				if slices.Contains(o.run.Recover[:i], endpoint) {
+					return cli.Usagef("--recover %s is given twice: each receiver counts once", endpoint)
+				}
 			}
 			return serve(c, o)
 		},
@@ -87,6 +96,7 @@ func serve(c *urfave.Context, o options) error {
 		tell(o)
 		monitor.tell(o)
 	}
+	cfg.Note = func(text string) { log.Printf("%s", cli.Escape(text)) }
 	cfg.Warn = func(kind, text string) { log.Limitf(kind, "%s", cli.Escape(text)) }
 	listened := false
 	cfg.Listening = func(endpoint string) {

@@ -1,6 +1,6 @@
 // Package client asks a receiver things: for its state, for a ready request's
-// chunks, to release them. It is what pd-recv stat, take and drop are made of,
-// and for tests and checkers. It knows nothing of memory: where chunks lie it
+// chunks, to release them, for what is ready. It is what pd-recv stat, take and
+// drop and pd-proxy --recover are made of, and for tests and checkers. It knows nothing of memory: where chunks lie it
 // hands on as it came. Start at Dial.
 package client
 
@@ -88,6 +88,16 @@ func (c *Conn) Stat(ctx context.Context) (*wire.Snapshot, error) {
 // return *Refused.
 func (c *Conn) Take(ctx context.Context, reqID string) (*wire.TakeResponse, error) {
 	m, err := ask[*wire.TakeResponse](ctx, c, &wire.TakeRequest{ReqID: reqID})
+	if err == nil && m.Code != "" {
+		return nil, &Refused{m.Code, m.Error}
+	}
+	return m, err
+}
+
+// Ready asks which requests became ready after a number of an epoch; in another
+// epoch, of all that are. It may return *Refused.
+func (c *Conn) Ready(ctx context.Context, epoch, after uint64) (*wire.ReadyResponse, error) {
+	m, err := ask[*wire.ReadyResponse](ctx, c, &wire.ReadyRequest{Epoch: epoch, After: after})
 	if err == nil && m.Code != "" {
 		return nil, &Refused{m.Code, m.Error}
 	}

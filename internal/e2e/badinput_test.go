@@ -92,7 +92,7 @@ func TestBadFlags(t *testing.T) {
 			"chunk-size": "size", "tokens-per-chunk": "count", "limit": "count", "interleave": "count", "batch": "count", "prefix": "text",
 		}},
 		{[]string{"pd-proxy"}, map[string]string{
-			"listen": "listen", "json": "bool", "expect": "count", "n": "count", "timeout": "duration", "monitor": "listen", "metrics": "http", "shutdown-timeout": "duration",
+			"listen": "listen", "json": "bool", "expect": "count", "recover": "dial", "n": "count", "timeout": "duration", "monitor": "listen", "metrics": "http", "shutdown-timeout": "duration",
 		}},
 		{[]string{"pd-top"}, map[string]string{
 			"delay": "duration", "n": "count", "batch": "bool", "once": "bool", "json": "bool", "wait": "bool", "stall": "duration",

@@ -18,6 +18,7 @@ func proxyReadings() readings[wire.ProxySnapshot] {
 	r.gauge("expected_notifications", "Notifications that make a request ready (--expect).", func(s *snap) float64 { return float64(s.Expect) })
 
 	r.counter("requests_ready_total", "Requests that became ready.", func(s *snap) int64 { return s.Counters.Ready })
+	r.counter("requests_recovered_total", "Of the ready requests, those that a receiver told of before there were notifications enough.", func(s *snap) int64 { return s.Counters.Recovered })
 	r.counter("requests_failed_total", "Requests that failed.", func(s *snap) int64 { return s.Counters.Failed })
 	r.counter("requests_forgotten_total", "Pending requests that were dropped to make room.", func(s *snap) int64 { return s.Counters.Forgotten })
 	r.counter("duplicate_notifications_total", "Notifications of requests that had ended.", func(s *snap) int64 { return s.Counters.Duplicates })

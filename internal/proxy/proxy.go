@@ -1,7 +1,8 @@
 // Package proxy collects the notifications of senders and receivers and tells
 // which requests are ready. It knows nothing of buffers, slots or chunks. Tally
 // decides what a notification means; Run is the socket around it: one
-// goroutine that owns both.
+// goroutine that owns both. Receivers are asked for what was not notified
+// (recover.go), each by a goroutine of its own.
 package proxy
 
 import (
@@ -41,16 +42,19 @@ type Config struct {
 	Expect  int           // notifications of a request until it is ready, at least 1
 	Count   int           // end after so many requests; 0: go on
 	Timeout time.Duration // end with ErrTimeout; 0: never
+	Recover []string      // receivers that are asked what is ready
 
 	Listening func(endpoint string)   // called once, when peers can connect
 	Tell      func(Outcome)           // called for each request as it ends
 	Warn      func(kind, text string) // for people; a peer can cause as many as it likes
+	Note      func(text string)       // for people, from any goroutine: what becomes of those in Recover
 
 	Asks  *monitor.Asks // if any, are answered with a *wire.ProxySnapshot
 	ID    string        // of this instance, for snapshots
 	Epoch uint64        // the same
 
 	quiet, drain time.Duration // tests: instead of defaultQuiet and defaultDrain
+	askEvery     time.Duration // tests: instead of defaultAskEvery
 }
 
 // Summary is what Run did.
@@ -60,8 +64,12 @@ type Summary struct {
 }
 
 func (s Summary) String() string {
-	return fmt.Sprintf("%d ready, %d failed, %d pending, %d duplicates, %d late failures, %d forgotten, %d bad frames",
-		s.Ready, s.Failed, s.Pending, s.Duplicates, s.LateFailures, s.Forgotten, s.BadFrames)
+	ready := fmt.Sprintf("%d ready", s.Ready)
+	if s.Recovered > 0 {
+		ready += fmt.Sprintf(" (%d recovered)", s.Recovered)
+	}
+	return fmt.Sprintf("%s, %d failed, %d pending, %d duplicates, %d late failures, %d forgotten, %d bad frames",
+		ready, s.Failed, s.Pending, s.Duplicates, s.LateFailures, s.Forgotten, s.BadFrames)
 }
 
 // Run collects until ctx is done, Count requests have ended or Timeout has
@@ -87,7 +95,7 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 	}
 	stop := context.AfterFunc(ctx, c.waker.Wake)
 	defer stop()
-	err = c.collect(ctx)
+	err = c.collectAndAsk(ctx)
 	if err == nil {
 		err = c.drain()
 	}
@@ -105,6 +113,7 @@ type collector struct {
 	waker    *sock.Waker
 	poller   *zmq4.Poller
 	tally    *Tally
+	pages    chan page // one at a time; with each the loop is woken
 	started  time.Time
 }
 
@@ -112,7 +121,10 @@ func open(zctx *sock.Context, cfg Config) (*collector, error) {
 	if cfg.quiet == 0 {
 		cfg.quiet, cfg.drain = defaultQuiet, defaultDrain
 	}
-	c := &collector{cfg: cfg, tally: NewTally(cfg.Expect), poller: zmq4.NewPoller(), started: time.Now()}
+	if cfg.askEvery == 0 {
+		cfg.askEvery = defaultAskEvery
+	}
+	c := &collector{cfg: cfg, tally: NewTally(cfg.Expect), pages: make(chan page, 1), poller: zmq4.NewPoller(), started: time.Now()}
 	var err error
 	if c.socket, c.endpoint, err = zctx.Listen(zmq4.PULL, cfg.Listen, sock.Options{MaxFrame: maxFrame, RecvQueue: recvQueue}); err != nil {
 		return nil, err
@@ -134,6 +146,23 @@ func (c *collector) close() {
 	c.socket.Close()
 }
 
+// collectAndAsk collects while the receivers are asked. What they say after the
+// end is not heard: it stays ready there.
+func (c *collector) collectAndAsk(ctx context.Context) error {
+	// A context of their own: it is ctx itself that wakes the loop when it ends.
+	asking, cancel := context.WithCancel(ctx)
+	wait := startAskers(asking, &c.cfg, func(ctx context.Context, p page) {
+		select {
+		case c.pages <- p:
+			c.waker.Wake()
+		case <-ctx.Done():
+		}
+	})
+	defer wait()
+	defer cancel()
+	return c.collect(ctx)
+}
+
 func (c *collector) collect(ctx context.Context) error {
 	for ctx.Err() == nil && !c.full() {
 		if _, err := c.turn(-1); err != nil {
@@ -144,13 +173,18 @@ func (c *collector) collect(ctx context.Context) error {
 }
 
 // turn waits until something has come, or somebody has woken it, and handles
-// it. It says how many notifications that were.
+// it, of pages one. It says how many notifications that were.
 func (c *collector) turn(wait time.Duration) (int, error) {
 	if _, err := sock.Wait(c.poller, wait); err != nil {
 		return 0, err
 	}
 	c.waker.Drain()
 	n, err := c.readBatch()
+	select {
+	case p := <-c.pages:
+		c.hear(p)
+	default:
+	}
 	if err == nil && c.cfg.Asks != nil {
 		c.cfg.Asks.Answer(time.Now(), c.snapshot)
 	}
@@ -201,7 +235,22 @@ func (c *collector) handle(frames [][]byte, framing error) {
 		c.cfg.Warn("bad frames", fmt.Sprintf("bad frame: %v", err))
 		return
 	}
-	o, effect := c.book(m)
+	c.act(c.book(m))
+}
+
+// hear books what a receiver said is ready.
+func (c *collector) hear(p page) {
+	if p.anew {
+		c.cfg.Note(fmt.Sprintf("receiver %s was started anew", c.cfg.Recover[p.source]))
+		c.tally.Lost(p.source)
+	}
+	for _, e := range p.entries {
+		c.act(c.tally.Found(time.Now().UTC(), e.ReqID, p.source))
+	}
+}
+
+// act tells what a notification, or what was found, has done.
+func (c *collector) act(o Outcome, effect Effect) {
 	switch effect {
 	case Ended:
 		c.cfg.Tell(o)
@@ -282,7 +331,7 @@ func (c *collector) snapshot() wire.Message {
 		if len(s.Waiting) == wire.MaxSnapshotList {
 			break
 		}
-		s.Waiting = append(s.Waiting, wire.ProxyRequest{ReqID: id, Notifs: p.notifs, AgeMS: now.Sub(p.since).Milliseconds()})
+		s.Waiting = append(s.Waiting, wire.ProxyRequest{ReqID: id, Notifs: p.known(), AgeMS: now.Sub(p.since).Milliseconds()})
 	}
 	return s
 }

@@ -31,6 +31,7 @@ type running struct {
 	cancel   context.CancelFunc
 	told     chan Outcome
 	warned   chan string
+	noted    chan string
 	done     chan struct{}
 	summary  Summary // these two when done is closed
 	err      error
@@ -39,13 +40,19 @@ type running struct {
 func start(t *testing.T, cfg Config) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	r := &running{cancel: cancel, told: make(chan Outcome, 100_000), warned: make(chan string, 1000), done: make(chan struct{})}
+	r := &running{cancel: cancel, told: make(chan Outcome, 100_000), warned: make(chan string, 1000), noted: make(chan string, 1000), done: make(chan struct{})}
 	listening := make(chan string, 1)
 	cfg.Listen = "tcp://127.0.0.1:*"
 	cfg.Expect = max(cfg.Expect, 1)
 	cfg.Listening = func(endpoint string) { listening <- endpoint }
 	cfg.Tell = func(o Outcome) { r.told <- o }
-	cfg.Warn = func(_, text string) { r.warned <- text }
+	cfg.Warn = func(_, text string) {
+		select {
+		case r.warned <- text:
+		default: // more than anybody looks at
+		}
+	}
+	cfg.Note = func(text string) { r.noted <- text }
 	go func() {
 		defer close(r.done)
 		r.summary, r.err = Run(ctx, cfg)

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -11,16 +12,23 @@ import (
 
 var noon = time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 
-// play feeds notifications, "A" for ready and "A!" for failed, and returns what
-// is told: "A" or "A!", with the number of notifications where it is not 1.
+// play feeds notifications, "A" for ready, "A!" for failed, "A@0" for receiver 0
+// that says it is ready there and "@0" for that one started anew, and returns
+// what is told: "A" or "A!", with the number of notifications where it is not 1.
 func play(t *Tally, notifs string) string {
 	var told []string
 	for _, n := range strings.Fields(notifs) {
 		id, failed := strings.CutSuffix(n, "!")
 		var o Outcome
 		var effect Effect
+		id, at, found := strings.Cut(id, "@")
+		receiver, _ := strconv.Atoi(at)
 		if failed {
 			o, effect = t.Failed(noon, id, "why")
+		} else if found && id == "" {
+			t.Lost(receiver)
+		} else if found {
+			o, effect = t.Found(noon, id, receiver)
 		} else {
 			o, effect = t.Ready(noon, id)
 		}
@@ -61,6 +69,18 @@ func TestTally(t *testing.T) {
 		{name: "the oldest pending is forgotten", expect: 2, pending: 2, notifs: "A B C B C A", want: "B2 C2", counters: Counters{Ready: 2, Forgotten: 1}, waiting: 1},
 		{name: "a second notification keeps the age", expect: 3, pending: 2, notifs: "A B A C B B", want: "B3", counters: Counters{Ready: 1, Forgotten: 1}, waiting: 1},
 		{name: "an ended one makes room", expect: 2, pending: 1, notifs: "A A B B", want: "A2 B2", counters: Counters{Ready: 2}},
+		{name: "found", expect: 1, notifs: "A@0 A@1 A B@1", want: "A0 B0", counters: Counters{Ready: 2, Recovered: 2, Duplicates: 1}},
+		{name: "found after it was notified", expect: 1, notifs: "A A@0", want: "A", counters: Counters{Ready: 1}},
+		{name: "found after it failed", expect: 1, notifs: "A! A@0 A@1", want: "A!", counters: Counters{Failed: 1}},
+		{name: "failed after it was found", expect: 1, notifs: "A@0 A!", want: "A0", counters: Counters{Ready: 1, Recovered: 1, LateFailures: 1}},
+		{name: "found at as many as it takes", expect: 2, notifs: "A@0 A@0 A@1", want: "A0", counters: Counters{Ready: 1, Recovered: 1}},
+		{name: "found what was notified", expect: 2, notifs: "A A@0 A@1", want: "A", counters: Counters{Ready: 1, Recovered: 1}},
+		{name: "notified what was found", expect: 2, notifs: "A@0 A B@0", waiting: 2},
+		{name: "enough notifications", expect: 2, notifs: "A@0 A A", want: "A2", counters: Counters{Ready: 1}},
+		{name: "one of two failed", expect: 2, notifs: "A@0 A! A@1", want: "A!", counters: Counters{Failed: 1}},
+		{name: "a receiver is started anew", expect: 2, notifs: "A@0 B@0 B C@1 @0 A@1 B@1 C@0", want: "C0", counters: Counters{Ready: 1, Recovered: 1}, waiting: 2},
+		{name: "and says it again", expect: 2, notifs: "A@0 B@1 @0 A@0 A@1 @0 @1", want: "A0", counters: Counters{Ready: 1, Recovered: 1}},
+		{name: "room for those found", expect: 2, pending: 1, notifs: "A@0 B@0", counters: Counters{Forgotten: 1}, waiting: 1},
 		{name: "an old ended one is forgotten", expect: 1, ended: 2, notifs: "A B A C A", want: "A B C A", counters: Counters{Ready: 4, Duplicates: 1}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

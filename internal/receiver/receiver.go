@@ -387,6 +387,8 @@ func (r *Receiver) dispatch(env *envelope, msg wire.Message, bytes int) {
 		r.step(reservation.Take{Conn: env.sender, ReqID: m.ReqID, Tag: env})
 	case *wire.ReleaseRequest:
 		r.step(reservation.Release{Conn: env.sender, ReqID: m.ReqID, Keep: m.Keep, Tag: env})
+	case *wire.ReadyRequest:
+		r.step(reservation.ListReady{Conn: env.sender, Req: m, Tag: env})
 	case *wire.AttachRequest:
 		r.attach(env, m)
 	case *wire.StatRequest:

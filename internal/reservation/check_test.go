@@ -5,7 +5,7 @@ import "fmt"
 // check recomputes from scratch everything that must always hold and reports
 // the first thing that does not. Tests call it after every event.
 func (m *Machine) check() error {
-	for _, part := range []func() error{m.checkLedger, m.checkHolders, m.checkDoors, m.checkCopies, m.checkRequests, m.checkQueue, m.checkTimers} {
+	for _, part := range []func() error{m.checkLedger, m.checkHolders, m.checkReadied, m.checkDoors, m.checkCopies, m.checkRequests, m.checkQueue, m.checkTimers} {
 		if err := part(); err != nil {
 			return err
 		}
@@ -87,6 +87,24 @@ func (m *Machine) checkHolders() error {
 		if holders[i] > 1 && !s.written {
 			return fmt.Errorf("slot %d is shared by %d and not written", i, holders[i])
 		}
+	}
+	return nil
+}
+
+// checkReadied: just the ready requests with a number are listed under it.
+func (m *Machine) checkReadied() error {
+	numbered := 0
+	for id, r := range m.live {
+		if r.readySeq == 0 {
+			continue
+		}
+		numbered++
+		if listed, ok := m.readied.bySeq.Get(r); !ok || listed != r || !r.ready || r.readySeq > m.readied.last {
+			return fmt.Errorf("request %q: number %d of %d, ready %v, listed %v", id, r.readySeq, m.readied.last, r.ready, ok)
+		}
+	}
+	if n := m.readied.bySeq.Len(); n != numbered {
+		return fmt.Errorf("%d are listed as ready, %d have a number", n, numbered)
 	}
 	return nil
 }

@@ -200,6 +200,22 @@ var costs = []cost{
 			c.step(Tick{})
 		}
 	}},
+	{"one becomes ready among many, is told of and released", func(ready int) func() {
+		c := newCrowd(ready+1, 0, 0, 1)
+		c.step(Cancel{Sender: "s", ReqID: "holder", Tag: 1})
+		for range ready {
+			c.commit(c.wait(1))
+		}
+		seq := uint64(ready)
+		return func() {
+			id := c.wait(1)
+			c.commit(id)
+			c.step(ListReady{Conn: "p", Req: &wire.ReadyRequest{Epoch: testEpoch, After: seq}, Tag: 1})
+			seq++
+			c.step(Release{Conn: "d", ReqID: id, Tag: id})
+			c.step(Tick{})
+		}
+	}},
 	{"a fence is put up and lifted among many", func(fences int) func() {
 		c := newCrowd(fences+1, 0, 0, 1)
 		c.step(Cancel{Sender: "s", ReqID: "holder", Tag: 1})

@@ -31,6 +31,7 @@ func (m *Machine) end(r *request, e ending) {
 		m.owner = nil
 	}
 	m.giveUp(r, e.fence)
+	m.readied.remove(r)
 
 	s := r.sender
 	m.disarm(&r.timer)

@@ -84,6 +84,13 @@ type Release struct {
 	Tag   Tag // answered by a wire.ReleaseResponse
 }
 
+// ListReady asks which requests are ready.
+type ListReady struct {
+	Conn string
+	Req  *wire.ReadyRequest
+	Tag  Tag // answered by a wire.ReadyResponse
+}
+
 // Gone says that nobody can write under a grant any more: its connection has
 // ended. If it was its sender's current one, the sender ends with it.
 type Gone struct{ Writer uint64 }
@@ -126,6 +133,7 @@ func (Heartbeat) event()    {}
 func (Heard) event()        {}
 func (Take) event()         {}
 func (Release) event()      {}
+func (ListReady) event()    {}
 func (Gone) event()         {}
 func (Overrun) event()      {}
 func (Revoked) event()      {}
@@ -153,7 +161,7 @@ type Door struct {
 // Answer is one message to whoever sent Tag.
 type Answer struct {
 	Tag Tag
-	Msg any // *wire.AllocResponse, *wire.CommitResponse, *wire.TakeResponse or *wire.ReleaseResponse
+	Msg any // *wire.AllocResponse, *wire.CommitResponse, *wire.TakeResponse, *wire.ReleaseResponse or *wire.ReadyResponse
 }
 
 // Revocation asks for new memory for slots that may still be written to.

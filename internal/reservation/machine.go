@@ -72,6 +72,7 @@ type Machine struct {
 	senders map[string]*sender  // by identity: attached, or with live requests
 	writers map[uint64]*sender  // by each grant under which an attached sender may write
 	ended   memory
+	readied readied
 	fences  fences
 	timers  timers
 
@@ -100,6 +101,7 @@ type request struct {
 	lastAsked bool // the batch with is_last_batch has come
 	lastDone  bool // and has been allocated: the reservation has ended
 	ready     bool
+	readySeq  uint64 // its number among those that became ready; 0: it has none
 	taker     string // connection of the decoder that is taking it
 
 	waiting []batch // batches that wait, in order
@@ -167,6 +169,7 @@ func New(cfg Config) *Machine {
 		senders: make(map[string]*sender),
 		writers: make(map[uint64]*sender),
 		ended:   newMemory(cfg.Remember),
+		readied: newReadied(),
 		fences:  newFences(),
 		refused: make(map[wire.Code]int64),
 	}
@@ -196,6 +199,8 @@ func (m *Machine) Step(now Time, ev Event) *Effects {
 		m.take(ev)
 	case Release:
 		m.release(ev)
+	case ListReady:
+		m.listReady(ev)
 	case Gone:
 		m.gone(ev)
 	case Overrun:

@@ -2,6 +2,7 @@ package reservation
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -84,6 +85,40 @@ func TestSnapshotIsCut(t *testing.T) {
 	}
 	if first := s.Queue[0]; first.Pos != 1 || first.ReqID != "r0" {
 		t.Errorf("the queue begins with %+v, want r0", first)
+	}
+}
+
+// TestReadyPages: what is ready is told page by page, nothing twice, and nothing
+// of what has ended meanwhile.
+func TestReadyPages(t *testing.T) {
+	const n = 2*wire.MaxReadyList + 5
+	c := newCrowd(n, 0, 0, 1)
+	c.step(Cancel{Sender: "s", ReqID: "holder", Tag: 1})
+	for range n {
+		c.commit(c.wait(1))
+	}
+	req := &wire.ReadyRequest{}
+	var sizes []int
+	told := map[string]bool{}
+	for more := true; more; {
+		page := c.step(ListReady{Conn: "p", Req: req, Tag: 1}).Answers[0].Msg.(*wire.ReadyResponse)
+		for _, e := range page.Entries {
+			if told[e.ReqID] || e.Seq <= req.After {
+				t.Fatalf("%+v is told again after %d", e, req.After)
+			}
+			told[e.ReqID] = true
+			req.After = e.Seq
+		}
+		sizes = append(sizes, len(page.Entries))
+		req.Epoch, more = page.Epoch, page.More
+		if len(sizes) == 1 { // the last of the page and the first two behind it
+			for i := range 3 {
+				c.step(Release{Conn: "d", ReqID: fmt.Sprint("r", wire.MaxReadyList+i), Tag: 1})
+			}
+		}
+	}
+	if want := []int{wire.MaxReadyList, wire.MaxReadyList, 3}; !slices.Equal(sizes, want) {
+		t.Errorf("pages of %v, want %v", sizes, want)
 	}
 }
 

@@ -2,6 +2,7 @@ package reservation
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 
 	"github.com/pd-tools/pd-tools/wire"
@@ -26,6 +27,7 @@ type model struct {
 	counters  wire.Counters
 	peak      int
 	did       map[string]*mDid // by sender
+	readied   []*mReq          // all that ever became ready by commits, in that order
 
 	// What the last event must have brought about.
 	wants   []*want
@@ -130,6 +132,8 @@ type want struct {
 	take  bool
 	taken *mReq
 	list  []*mChunk
+	// ReadyResponse
+	page *wire.ReadyResponse
 }
 
 func newModel(cfg Config) *model {
@@ -283,6 +287,9 @@ func (md *model) step(now Time, ev Event, fx *Effects) {
 	case Release:
 		md.renew(ev.Conn)
 		md.release(ev)
+	case ListReady:
+		md.renew(ev.Conn)
+		md.listReady(ev)
 	case Gone:
 		md.gone(ev.Writer)
 	case Overrun:
@@ -713,6 +720,9 @@ func (md *model) maybeReady(r *mReq) {
 	r.readyAt = md.now
 	r.life[3] = md.now
 	md.didOf(r.sender).ready++
+	if !r.legacy {
+		md.readied = append(md.readied, r)
+	}
 	md.rec(r, Record{Kind: Ready})
 }
 
@@ -867,6 +877,23 @@ func (md *model) release(ev Release) {
 func (md *model) giveBack(r *mReq) {
 	r.taker = ""
 	r.named, r.readyAt = md.now, md.now
+}
+
+// listReady: the number of a request is its place among all that ever became
+// ready.
+func (md *model) listReady(ev ListReady) {
+	page := &wire.ReadyResponse{Epoch: md.cfg.Epoch}
+	for i, r := range md.readied {
+		seq := uint64(i) + 1
+		switch known := ev.Req.Epoch == md.cfg.Epoch && seq <= ev.Req.After; {
+		case known || !slices.Contains(md.live, r):
+		case len(page.Entries) == wire.MaxReadyList:
+			page.More = true
+		default:
+			page.Entries = append(page.Entries, wire.ReadyEntry{Seq: seq, ReqID: r.id})
+		}
+	}
+	md.wants = append(md.wants, &want{tag: ev.Tag, codes: []wire.Code{""}, page: page})
 }
 
 // --- ends ---
@@ -1256,11 +1283,22 @@ func (md *model) compareAnswer(w *want, msg any) error {
 		code, text = msg.Code, msg.Error
 		detail = func() error { return md.compareTake(w, msg) }
 	case *wire.ReleaseResponse:
-		if w.alloc || w.commit || w.take {
+		if w.alloc || w.commit || w.take || w.page != nil {
 			return fmt.Errorf("a ReleaseResponse for another kind of message")
 		}
 		code, text = msg.Code, msg.Error
 		detail = func() error { return nil }
+	case *wire.ReadyResponse:
+		if w.page == nil {
+			return fmt.Errorf("a ReadyResponse for another kind of message")
+		}
+		code, text = msg.Code, msg.Error
+		detail = func() error {
+			if !reflect.DeepEqual(msg, w.page) {
+				return fmt.Errorf("ready: %+v, expected %+v", msg, w.page)
+			}
+			return nil
+		}
 	default:
 		return fmt.Errorf("unknown type %T", msg)
 	}

@@ -3,6 +3,8 @@ package reservation
 import (
 	"fmt"
 
+	"github.com/google/btree"
+
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -32,8 +34,56 @@ func (m *Machine) readyIfWhole(r *request) {
 	if m.owner == r {
 		m.owner = nil
 	}
+	m.readied.add(r)
 	m.rearm(r)
 	m.record(r, Record{Kind: Ready})
+}
+
+// readied has the ready requests in the order in which they became so.
+type readied struct {
+	bySeq *btree.BTreeG[*request]
+	last  uint64 // number given
+}
+
+func newReadied() readied {
+	return readied{bySeq: btree.NewG(32, func(a, b *request) bool { return a.readySeq < b.readySeq })}
+}
+
+// add numbers a request. One of a sender that never attached gets no number: it
+// counts as ready before its bytes are there, and only its sender knows when.
+func (l *readied) add(r *request) {
+	if r.legacy {
+		return
+	}
+	l.last++
+	r.readySeq = l.last
+	l.bySeq.ReplaceOrInsert(r)
+}
+
+func (l *readied) remove(r *request) {
+	if r.readySeq != 0 {
+		l.bySeq.Delete(r)
+	}
+}
+
+// listReady tells a page of what is ready. What a decoder is taking is there,
+// too: the take may be given back, and nobody would ask for that number again.
+func (m *Machine) listReady(ev ListReady) {
+	m.heard(ev.Conn)
+	resp := &wire.ReadyResponse{Epoch: m.cfg.Epoch}
+	after := ev.Req.After
+	if ev.Req.Epoch != m.cfg.Epoch {
+		after = 0
+	}
+	if after < m.readied.last {
+		m.readied.bySeq.AscendGreaterOrEqual(&request{readySeq: after + 1}, func(r *request) bool {
+			if resp.More = len(resp.Entries) == wire.MaxReadyList; !resp.More {
+				resp.Entries = append(resp.Entries, wire.ReadyEntry{Seq: r.readySeq, ReqID: r.id})
+			}
+			return !resp.More
+		})
+	}
+	m.answer(ev.Tag, resp)
 }
 
 // commit notes that slots are written. It changes all that it names or nothing.

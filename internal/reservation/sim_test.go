@@ -387,6 +387,13 @@ func (s *sim) commit() []op {
 
 func (s *sim) decode() []op {
 	conn := oneOf(s.rnd, "d1", "d2")
+	if s.rnd.IntN(12) == 0 {
+		o := op{verb: "list", who: conn, opts: []string{fmt.Sprintf("after=%d", s.rnd.IntN(s.opened+2))}}
+		if s.rnd.IntN(5) == 0 {
+			o.opts = append(o.opts, "epoch="+oneOf(s.rnd, "stale", "none"))
+		}
+		return []op{o}
+	}
 	r := s.someLive(func(r *mReq) bool { return r.ready })
 	if r == nil || s.rnd.IntN(15) == 0 {
 		if len(s.plans) == 0 {

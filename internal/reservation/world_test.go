@@ -35,6 +35,7 @@ const (
 //	heard s1
 //	take d1 A
 //	release d1 A                       keep: give it back
+//	list p1                            what is ready; after=2: behind number 2 (epoch=stale: of another epoch)
 //	gone s1                            its connection ends; writer=1: that of this grant
 //	overrun s1
 //	revoked                            the oldest revocation is done; id=2: this one
@@ -232,6 +233,9 @@ func (w *world) run(o op) error {
 	case "release":
 		_, keep := o.opt("keep")
 		return w.step(Release{Conn: o.who, ReqID: o.req, Keep: keep, Tag: w.tag(o)})
+	case "list":
+		req := &wire.ReadyRequest{Epoch: o.epoch(testEpoch), After: uint64(o.num("after", 0))}
+		return w.step(ListReady{Conn: o.who, Req: req, Tag: w.tag(o)})
 	case "gone":
 		return w.gone(o)
 	case "overrun":
@@ -587,6 +591,15 @@ func describe(msg any) string {
 			return "ok"
 		}
 		return string(msg.Code)
+	case *wire.ReadyResponse:
+		words := []string{"ready"}
+		for _, e := range msg.Entries {
+			words = append(words, fmt.Sprintf("%d:%s", e.Seq, e.ReqID))
+		}
+		if msg.More {
+			words = append(words, "and more")
+		}
+		return strings.Join(words, " ")
 	}
 	return fmt.Sprintf("%T", msg)
 }
