@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/pd-tools/pd-tools/internal/built"
 	"github.com/pd-tools/pd-tools/rdma/engines"
 )
 
@@ -41,12 +42,8 @@ func buildAndRun(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	bin = dir
-	args := []string{"build", "-o", dir}
-	if raceEnabled {
-		args = append(args, "-race")
-	}
-	if out, err := exec.Command("go", append(args, "../pd-send", "../pd-recv")...).CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "cannot build the programs: %v\n%s", err, out)
+	if err := built.Programs(dir, "", "../pd-send", "../pd-recv"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()
@@ -393,7 +390,7 @@ func TestSenderIsStoppedForLongerThanItsLease(t *testing.T) {
 // Where the receiver cannot be written by an engine of --engine, both sides'
 // are named.
 func TestEnginesThatDoNotMeet(t *testing.T) {
-	if !slices.Contains(engines.Names(), "ofi") {
+	if !built.With("ofi") {
 		t.Skip("built without ofi")
 	}
 	_, endpoint := startReceiver(t, "--engine", "shm")

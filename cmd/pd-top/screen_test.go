@@ -17,6 +17,7 @@ import (
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
+	"github.com/pd-tools/pd-tools/internal/built"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -328,10 +329,10 @@ func TestManyRequests(t *testing.T) {
 	share := float64(p.cpu()-began) / float64(measured)
 	memory := p.rss()
 	t.Logf("5,000 requests: %.1f%% of a core, %d MiB", 100*share, memory>>20)
-	if share > 0.05 && !raceEnabled {
+	if share > 0.05 && !built.Race {
 		t.Errorf("%.1f%% of a core", 100*share)
 	}
-	if memory > 100<<20 && !raceEnabled {
+	if memory > 100<<20 && !built.Race {
 		t.Errorf("%d bytes of memory", memory)
 	}
 	p.types("q")

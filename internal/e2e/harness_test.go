@@ -14,12 +14,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pd-tools/pd-tools/internal/built"
 )
 
 // bin is the folder of the programs under test, built as the tests are: with
@@ -39,14 +42,8 @@ func TestMain(m *testing.M) {
 		os.Setenv("GORACE", "atexit_sleep_ms=0")
 		// Of many receivers at once only one could have the default.
 		os.Setenv("PD_RECV_MONITOR", "none")
-		args := []string{"build", "-o", dir}
-		if raceEnabled {
-			args = append(args, "-race")
-		}
-		build := exec.Command("go", append(args, "./cmd/...", "./scripts/gentrace", "./scripts/pd-check")...)
-		build.Dir = root()
-		if out, err := build.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "e2e: building the programs: %v\n%s", err, out)
+		if err := built.Programs(dir, root(), "./cmd/...", "./scripts/gentrace", "./scripts/pd-check"); err != nil {
+			fmt.Fprintln(os.Stderr, "e2e:", err)
 			return 1
 		}
 		return m.Run()
@@ -116,6 +113,8 @@ func start(t *testing.T, stdin io.Reader, name string, args ...string) *program 
 	return startWith(t, with{stdin: stdin}, name, args...)
 }
 
+func usesOFI(arg string) bool { return slices.Contains(strings.Split(arg, ","), "ofi") }
+
 // with is what a program is run with besides its arguments.
 type with struct {
 	stdin  io.Reader
@@ -125,6 +124,9 @@ type with struct {
 
 func startWith(t *testing.T, w with, name string, args ...string) *program {
 	t.Helper()
+	if !built.With("ofi") && slices.ContainsFunc(args, usesOFI) {
+		t.Skip("built without ofi")
+	}
 	p := &program{t: t, name: name, cmd: exec.Command(filepath.Join(bin, name), args...)}
 	p.news = sync.NewCond(&p.mu)
 	p.cmd.Stdin = w.stdin

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/pd-tools/pd-tools/internal/built"
 )
 
 // TestPlanAgrees compares what pd-recv plan says of 300 requests of the trace
@@ -16,7 +18,7 @@ import (
 // slows the programs, and so does what else runs: make test-plan runs it.
 func TestPlanAgrees(t *testing.T) {
 	trace := realTrace(t)
-	if raceEnabled {
+	if built.Race {
 		t.Skip("compares times: make test-plan runs it, without the race detector and with the machine to itself")
 	}
 	const requests, slots, chunk, runs = 300, 256, 16 << 10, 3

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pd-tools/pd-tools/internal/built"
 )
 
 // TestReadme runs the README's blocks of shell commands, each in a shell of its
@@ -36,6 +38,9 @@ func TestReadme(t *testing.T) {
 	env := append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"),
 		"PD_RECV_LISTEN=tcp://127.0.0.1:"+recv, "PD_RECV_MONITOR=tcp://127.0.0.1:"+monitor, "PD_PROXY_LISTEN=tcp://127.0.0.1:"+proxy)
 	for _, b := range blocks {
+		if !built.With("ofi") && strings.Contains(b[1], "ofi") {
+			continue
+		}
 		script := regexp.MustCompile("(?m)^make .*$").ReplaceAllString(ports.Replace(b[1]), "")
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		// The jobs of a shell that fails end with it.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pd-tools/pd-tools/internal/built"
 	"github.com/pd-tools/pd-tools/internal/reservation"
 )
 
@@ -290,7 +291,7 @@ func TestTrace(t *testing.T) {
 		for _, p := range []Policy{reserve, overtaking(8), serial, none} {
 			began := time.Now()
 			r := Run(l, w, p, slots)
-			if took := time.Since(began); took > 2*time.Second && !raceEnabled {
+			if took := time.Since(began); took > 2*time.Second && !built.Race {
 				t.Errorf("%v with %d slots took %v", p, slots, took)
 			}
 			if r.Ready+r.TimedOut+r.TooLarge != 4000 || p != none && r.Deadlocks > 0 {

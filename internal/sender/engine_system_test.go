@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/pd-tools/pd-tools/internal/built"
 	"github.com/pd-tools/pd-tools/rdma"
 	"github.com/pd-tools/pd-tools/rdma/engines"
 	"github.com/pd-tools/pd-tools/wire"
@@ -28,7 +29,7 @@ func TestEnginesOfReceiverAndSender(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, engine := range append(tt.offers, tt.may...) {
-				if !slices.Contains(engines.Names(), engine) {
+				if !built.With(engine) {
 					t.Skipf("built without %s", engine)
 				}
 			}
@@ -73,7 +74,7 @@ func TestEnginesOfReceiverAndSender(t *testing.T) {
 
 // A receiver that ends under ofi, in an orderly way.
 func TestReceiverThatEndsUnderOFI(t *testing.T) {
-	if !slices.Contains(engines.Names(), "ofi") {
+	if !built.With("ofi") {
 		t.Skip("built without ofi")
 	}
 	r := startReceiver(t, receiverOptions{engines: []string{"ofi"}, slots: 10})

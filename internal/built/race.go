@@ -1,0 +1,6 @@
+//go:build race
+
+package built
+
+// Race is whether the race detector is on.
+const Race = true
