@@ -2,7 +2,7 @@
 
 FUZZTIME ?= 30s
 
-.PHONY: demo test interop interop-nixl build-interop test-plan test-hosts bench build fuzz lint setup clean
+.PHONY: demo test interop interop-nixl build-interop test-plan test-hosts chaos bench build fuzz lint setup clean
 
 demo: build
 	scripts/demo
@@ -35,6 +35,14 @@ test-plan: setup
 test-hosts: build
 	go build -o bin/ ./scripts/hosts
 	bin/hosts $(HOSTS)
+
+# The programs while faults befall them, two minutes by default. SEED may be a range,
+# as in make chaos SEED=1-20 TIME=30m; TIME is for all seeds together.
+SEED ?= 1
+TIME ?= 2m
+chaos: build
+	go build -o bin/ ./scripts/chaos
+	bin/chaos -seed $(SEED) -time $(TIME)
 
 bench: build
 	@scripts/setup --bench
