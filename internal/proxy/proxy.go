@@ -201,16 +201,20 @@ func (c *collector) full() bool {
 func (c *collector) drain() error {
 	now := time.Now()
 	end, quiet := now.Add(c.cfg.drain), now.Add(c.cfg.quiet)
-	for now.Before(end) && now.Before(quiet) {
-		n, err := c.turn(quiet.Sub(now))
+	for {
+		n, err := c.turn(max(quiet.Sub(now), 0))
 		if err != nil {
 			return err
 		}
+		// Reading comes before the look at the clock: what came while we were
+		// stopped has arrived, too.
 		if now = time.Now(); n > 0 {
 			quiet = now.Add(c.cfg.quiet)
 		}
+		if !now.Before(end) || !now.Before(quiet) {
+			return nil
+		}
 	}
-	return nil
 }
 
 // readBatch handles what is there, up to a bound, and says how much it was.

@@ -304,6 +304,20 @@ func TestDrains(t *testing.T) {
 	}
 }
 
+// A program that was stopped until its time to drain was over has not read
+// meanwhile: what has arrived is told all the same.
+func TestDrainsAfterAStop(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	s, err := Run(ctx, Config{
+		Listen: "tcp://127.0.0.1:*", Expect: 1, quiet: patience, drain: time.Nanosecond,
+		Listening: func(endpoint string) { push(t, endpoint, ready("A")); cancel() },
+		Tell:      func(Outcome) {},
+	})
+	if err != nil || s.Ready != 1 {
+		t.Errorf("%v, want 1 ready: %v", s, err)
+	}
+}
+
 func TestTimeout(t *testing.T) {
 	begin := time.Now()
 	r := start(t, Config{Count: 2, Timeout: 100 * time.Millisecond})
