@@ -101,7 +101,7 @@ func TestCheck(t *testing.T) {
 		{"a clean end with a failure", func(l *ledger, s *senderLife, _ *receiverLife, _ *proxyLife) { s.results[0].Status = "failed" }, "has exit code 0"},
 		{"a notice is lost in between", func(l *ledger, s *senderLife, r *receiverLife, p *proxyLife) {
 			third := *l.requests["B"]
-			third.id, third.results, third.chunks = "C", []result{{ReqID: "C", Status: "ready", Chunks: 1, Sent: 1}}, third.chunks
+			third.id, third.results = "C", []result{{ReqID: "C", Status: "ready", Chunks: 1, Sent: 1}}
 			l.requests["C"] = &third
 			s.results = []result{s.results[0], third.results[0], s.results[1]}
 			for _, e := range r.events[4:] {
