@@ -45,6 +45,9 @@ type SnapshotLimits struct {
 	Overtake       int   `json:"overtake"` // requests that may pass a waiting one; 0 is none
 	QueueLimit     int   `json:"queue_limit"`
 	QueueBytes     int64 `json:"queue_bytes"`
+	SenderRequests int   `json:"sender_requests"` // of one sender: live
+	SenderQueue    int   `json:"sender_queue"`    // slots that its waiting ones need
+	SenderShare    int   `json:"sender_share"`    // slots promised to it and held by it
 }
 
 // SnapshotSlots is the ledger. Promised + Held + Quarantined + Free = Total;
@@ -90,6 +93,7 @@ type SnapshotWaiter struct {
 	Need     int    `json:"need"`  // slots
 	Lacks    int    `json:"lacks"` // slots still to be freed before it is admitted, all ahead included
 	WaitedMS int64  `json:"waited_ms"`
+	AtShare  bool   `json:"at_share"` // not in line: its sender is at its share, and lacks is what that one has to free
 }
 
 // SnapshotSender is one sender that has something or is attached.

@@ -25,25 +25,27 @@ func (m *Machine) mayPass() bool {
 	return m.queue.passed < m.cfg.Overtake
 }
 
-// admissible reports whether one that comes now need not wait. Whoever waits
-// already could not go, or it would be gone.
-func (m *Machine) admissible(need int) bool {
-	return m.fits(need) && (m.queue.size == 0 || m.mayPass())
+// admissible reports whether one of this sender (nil: a new one) that comes now
+// need not wait. Whoever is in line already could not go, or it would be gone.
+func (m *Machine) admissible(s *sender, need int) bool {
+	return m.withinShare(s, need) && m.fits(need) && (m.queue.line.first == nil || m.mayPass())
 }
 
 // admitWaiting admits whoever waits and can go: in arrival order, bounded
 // overtaking aside.
 func (m *Machine) admitWaiting() {
+	m.letIn()
 	for r := m.next(); r != nil; r = m.next() {
 		m.queue.overtaken(r)
 		since := r.place.since
 		m.leaveQueue(r)
 		m.admit(r, since)
+		m.letIn()
 	}
 }
 
 func (m *Machine) next() *request {
-	head := m.queue.first
+	head := m.queue.line.first
 	switch {
 	case head == nil:
 		return nil
@@ -68,14 +70,26 @@ func (m *Machine) need(r *request) int {
 // enqueue makes r wait. In reserve and serial it waits once, with all its
 // batches; in none each of its batches waits in turn.
 func (m *Machine) enqueue(r *request) {
-	m.queue.push(r, m.need(r), r.waiting[0].came)
-	r.sender.queued++
+	s, need := r.sender, m.need(r)
+	held := !m.withinShare(s, need)
+	m.queue.push(r, need, r.waiting[0].came, held)
+	s.queued++
+	s.wanted += need
+	if !held {
+		s.claimed += need
+	}
 	m.rearm(r)
 }
 
 func (m *Machine) leaveQueue(r *request) {
+	s, need, held := r.sender, r.place.need, r.place.held
 	m.queue.remove(r)
-	r.sender.queued--
+	s.queued--
+	s.wanted -= need
+	if !held {
+		s.claimed -= need
+	}
+	m.loosen(s)
 }
 
 // wait adds a batch to those of r that wait. "Batches of a request that still
@@ -112,8 +126,9 @@ func (m *Machine) admit(r *request, since Time) {
 		}
 		m.record(r, Record{Kind: Admitted, Waited: m.now - since})
 	}
-	for len(r.waiting) > 0 {
-		if m.cfg.Mode == None && r.waiting[0].fresh > m.ledger.free() {
+	for goes := true; len(r.waiting) > 0; goes = false {
+		// In mode none each batch is admitted by itself, and here only the first is.
+		if fresh := r.waiting[0].fresh; m.cfg.Mode == None && !goes && (fresh > m.ledger.free() || !m.withinShare(r.sender, fresh)) {
 			m.enqueue(r)
 			return
 		}
@@ -186,7 +201,7 @@ func (m *Machine) endReservation(r *request) {
 
 func (m *Machine) unpromise(r *request) {
 	m.ledger.promised -= r.promised
-	r.sender.slots -= r.promised
+	m.yield(r.sender, r.promised)
 	r.promised = 0
 }
 

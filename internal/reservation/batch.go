@@ -50,7 +50,7 @@ func (m *Machine) alloc(ev Alloc) {
 		keys: ev.Req.Keys, last: ev.Req.IsLastBatch, fresh: p.fresh,
 		size: ev.Size, came: m.now, tag: ev.Tag,
 	}
-	waits := m.mustWait(r, &p)
+	waits := m.mustWait(m.senders[ev.Sender], r, &p)
 	first := r == nil
 	if first {
 		r = m.open(ev.Sender, ev.Req.ReqID, p.total)
@@ -72,21 +72,21 @@ func (m *Machine) alloc(ev Alloc) {
 	case !r.place.waits:
 		m.enqueue(r)
 		if first {
-			m.record(r, Record{Kind: Queued})
+			m.record(r, Record{Kind: Queued, Reason: m.heldBack(r)})
 		}
 	}
 }
 
-// mustWait reports whether a batch cannot be answered now. "A batch within its
-// reservation is answered without waiting."
-func (m *Machine) mustWait(r *request, p *proposal) bool {
+// mustWait reports whether a batch of s (nil: a new sender) cannot be answered
+// now. "A batch within its reservation is answered without waiting."
+func (m *Machine) mustWait(s *sender, r *request, p *proposal) bool {
 	switch {
 	case r != nil && r.place.waits:
 		return true
 	case m.cfg.Mode == None:
-		return p.fresh > 0 && !m.admissible(p.fresh)
+		return p.fresh > 0 && !m.admissible(s, p.fresh)
 	case r == nil:
-		return !m.admissible(p.total)
+		return !m.admissible(s, p.total)
 	}
 	return false
 }
@@ -124,6 +124,9 @@ func (m *Machine) checkBatch(ev Alloc, r *request) (p proposal, no *refusal) {
 	total, ok := req.TotalChunks.Int64()
 	if !ok || total > int64(m.cfg.Slots) {
 		return p, refusef(wire.CodeTooLarge, "needs %s chunks, buffer holds %d: raise --buffer-size", req.TotalChunks, m.cfg.Slots)
+	}
+	if share := m.cfg.SenderShare; share > 0 && total > int64(share) {
+		return p, refusef(wire.CodeTooLarge, "needs %d chunks, one sender may have %d of the buffer's %d: raise --sender-share", total, share, m.cfg.Slots)
 	}
 	p.total = int(total)
 	if r == nil && remembered {
@@ -260,12 +263,15 @@ func checkTotal(req *wire.AllocRequest, r *request, p *proposal) *refusal {
 // checkRoom: queue_full: "the queue is at --queue-limit or --queue-bytes, or the
 // sender at its own limits"; shutting_down: "the receiver is stopping".
 func (m *Machine) checkRoom(ev Alloc, r *request, p *proposal) *refusal {
-	if r == nil {
-		if s := m.senders[ev.Sender]; s != nil && len(s.requests) >= m.cfg.SenderRequests {
-			return refusef(wire.CodeQueueFull, "this sender has %d live requests, at most %d", len(s.requests), m.cfg.SenderRequests)
-		}
+	s := m.senders[ev.Sender]
+	waits, need := m.mustWait(s, r, p), p.total
+	if m.cfg.Mode == None {
+		need = p.fresh
 	}
-	if m.mustWait(r, p) {
+	if no := m.checkSender(s, r, need, waits); no != nil {
+		return no
+	}
+	if waits {
 		if lim := m.cfg.QueueLimit; lim > 0 && m.queue.size >= lim && (r == nil || !r.place.waits) {
 			return refusef(wire.CodeQueueFull, "busy: %d requests wait, --queue-limit is %d: try again later", m.queue.size, lim)
 		}
@@ -273,7 +279,7 @@ func (m *Machine) checkRoom(ev Alloc, r *request, p *proposal) *refusal {
 			return refusef(wire.CodeQueueFull, "busy: %d bytes of batches wait, --queue-bytes is %d: try again later", m.queue.bytes, lim)
 		}
 	}
-	if m.stopping && (r == nil || m.mustWait(r, p)) {
+	if m.stopping && (r == nil || waits) {
 		return refusef(wire.CodeShuttingDown, "the receiver is stopping")
 	}
 	return nil

@@ -5,7 +5,7 @@ import "fmt"
 // check recomputes from scratch everything that must always hold and reports
 // the first thing that does not. Tests call it after every event.
 func (m *Machine) check() error {
-	for _, part := range []func() error{m.checkLedger, m.checkHolders, m.checkReadied, m.checkDoors, m.checkCopies, m.checkRequests, m.checkQueue, m.checkTimers} {
+	for _, part := range []func() error{m.checkLedger, m.checkHolders, m.checkReadied, m.checkDoors, m.checkCopies, m.checkRequests, m.checkQueue, m.checkQuotas, m.checkTimers} {
 		if err := part(); err != nil {
 			return err
 		}
@@ -227,17 +227,28 @@ func (m *Machine) checkRequest(r *request) error {
 func (m *Machine) checkQueue() error {
 	q := &m.queue
 	size, marks, bytes := 0, 0, int64(0)
-	before := -1
-	for r := q.first; r != nil; r = r.place.next {
+	at := -1
+	var ahead *request // in line
+	for r := range q.all() {
 		size++
-		marks += r.place.mark
-		if q.position(r) != size || r.place.at <= before || q.who[r.place.at] != r {
+		if q.position(r) != size || r.place.at <= at || q.who[r.place.at] != r {
 			return fmt.Errorf("%q is number %d in the queue, counted as %d", r.id, size, q.position(r))
 		}
-		before = r.place.at
-		if r.place.need != m.need(r) || m.live[r.id] != r {
+		at = r.place.at
+		if r.place.need != m.need(r) || m.live[r.id] != r || !r.place.waits {
 			return fmt.Errorf("%q waits for %d slots, needs %d", r.id, r.place.need, m.need(r))
 		}
+		if r.place.held {
+			continue
+		}
+		marks += r.place.mark
+		if r.place.prev != ahead || ahead == nil && q.line.first != r || ahead != nil && ahead.place.next != r {
+			return fmt.Errorf("%q is in line and not behind who is next ahead", r.id)
+		}
+		ahead = r
+	}
+	if q.line.last != ahead || ahead != nil && ahead.place.next != nil || ahead == nil && q.line.first != nil {
+		return fmt.Errorf("the line does not end with the last in the queue")
 	}
 	for _, r := range m.live {
 		for _, b := range r.waiting {
@@ -251,6 +262,50 @@ func (m *Machine) checkQueue() error {
 		return fmt.Errorf("the head was passed %d times, --overtake is %d", q.passed, m.cfg.Overtake)
 	case m.next() != nil:
 		return fmt.Errorf("%q waits and could go", m.next().id)
+	}
+	return nil
+}
+
+// checkQuotas: a sender has no more than it may, and its share holds back just
+// those that must be.
+func (m *Machine) checkQuotas() error {
+	if len(m.loose) > 0 {
+		return fmt.Errorf("%d senders may be let in after the end of a Step", len(m.loose))
+	}
+	wanted, claimed := map[*sender]int{}, map[*sender]int{}
+	last := map[*sender]*request{} // held back
+	for r := range m.queue.all() {
+		s := r.sender
+		wanted[s] += r.place.need
+		if !r.place.held {
+			if last[s] != nil {
+				return fmt.Errorf("%q is in line behind %q of the same sender, which is held back", r.id, last[s].id)
+			}
+			claimed[s] += r.place.need
+			continue
+		}
+		if r.place.prev != last[s] || last[s] == nil && s.held.first != r || last[s] != nil && last[s].place.next != r {
+			return fmt.Errorf("%q is held back and not behind %v", r.id, last[s])
+		}
+		last[s] = r
+	}
+	cfg := &m.cfg
+	for identity, s := range m.senders {
+		first := s.held.first
+		switch {
+		case s.wanted != wanted[s] || s.claimed != claimed[s] || s.loose:
+			return fmt.Errorf("sender %q: wants %d slots, %d in line; are %d and %d", identity, s.wanted, s.claimed, wanted[s], claimed[s])
+		case s.held.last != last[s] || last[s] == nil && first != nil || last[s] != nil && last[s].place.next != nil:
+			return fmt.Errorf("sender %q: who is held back does not end with the last that is", identity)
+		case first != nil && s.slots+s.claimed+first.place.need <= cfg.SenderShare:
+			return fmt.Errorf("sender %q: %q is held back, %d + %d of %d slots", identity, first.id, s.slots, s.claimed, cfg.SenderShare)
+		case cfg.SenderShare > 0 && s.slots+s.claimed > cfg.SenderShare:
+			return fmt.Errorf("sender %q has %d slots and wants %d, its share is %d", identity, s.slots, s.claimed, cfg.SenderShare)
+		case cfg.SenderRequests > 0 && len(s.requests) > cfg.SenderRequests:
+			return fmt.Errorf("sender %q has %d requests of %d", identity, len(s.requests), cfg.SenderRequests)
+		case cfg.SenderQueue > 0 && cfg.Mode != None && s.wanted > cfg.SenderQueue:
+			return fmt.Errorf("sender %q wants %d slots of %d", identity, s.wanted, cfg.SenderQueue)
+		}
 	}
 	return nil
 }

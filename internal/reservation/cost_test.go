@@ -116,15 +116,21 @@ type crowd struct {
 }
 
 func newCrowd(slots, overtake, waiting, total int) *crowd {
+	c := newSharers(slots, overtake, 0)
+	for range waiting {
+		c.wait(total)
+	}
+	return c
+}
+
+// newSharers is one of senders that have shares, where nobody waits yet.
+func newSharers(slots, overtake, share int) *crowd {
 	c := &crowd{m: New(Config{
-		Slots: slots, SlotBytes: chunkSize, Epoch: testEpoch, Overtake: overtake, Memory: time.Second,
+		Slots: slots, SlotBytes: chunkSize, Epoch: testEpoch, Overtake: overtake, SenderShare: share, Memory: time.Second,
 		AdmitTimeout: time.Hour, Lease: time.Hour, LegacyLease: time.Hour, ReadyTTL: time.Hour,
 	})}
 	c.step(Attach{Sender: "s", Name: "s", Writer: 1})
 	c.alloc("holder", slots, false)
-	for range waiting {
-		c.wait(total)
-	}
 	return c
 }
 
@@ -133,12 +139,14 @@ func (c *crowd) step(ev Event) *Effects {
 	return c.m.Step(c.now, ev)
 }
 
-func (c *crowd) alloc(id string, total int, last bool) {
+func (c *crowd) alloc(id string, total int, last bool) { c.allocBy("s", id, total, last) }
+
+func (c *crowd) allocBy(sender, id string, total int, last bool) {
 	q := &wire.AllocRequest{
 		Keys: []string{id}, Fmt: wire.I(wire.FmtBinary), Shape: []wire.Int{wire.I(chunkSize)}, Dtype: "uint8",
 		LastChunkToks: wire.I(chunkSize), ReqID: id, TotalChunks: wire.I(int64(total)), IsLastBatch: last,
 	}
-	c.step(Alloc{Sender: "s", Req: q, Size: 100, Tag: id})
+	c.step(Alloc{Sender: sender, Req: q, Size: 100, Tag: id})
 }
 
 // wait lets one more come, which has to wait.
@@ -151,6 +159,9 @@ func (c *crowd) wait(total int) string {
 
 func (c *crowd) commit(id string) {
 	r := c.m.live[id]
+	if r.chunks[0].slot == noSlot {
+		panic(id + " is not admitted")
+	}
 	c.step(Commit{Sender: "s", Tag: id, Req: &wire.CommitRequest{
 		ReqID: id, Slots: []int64{int64(r.chunks[0].slot)}, Lengths: []int64{chunkSize}, CRCs: []uint32{1}, Epoch: testEpoch,
 	}})
@@ -239,6 +250,36 @@ var costs = []cost{
 			id := c.wait(1)
 			c.step(Cancel{Sender: "s", ReqID: "other", Tag: 1})
 			c.step(Cancel{Sender: "s", ReqID: id, Tag: id})
+			c.step(Tick{})
+		}
+	}},
+	{"one that its share holds back comes and is cancelled", func(waiting int) func() {
+		c := newSharers(4, 0, 4)
+		for range waiting {
+			c.wait(1)
+		}
+		return func() {
+			id := c.wait(1)
+			c.step(Cancel{Sender: "s", ReqID: id, Tag: id})
+			c.step(Tick{})
+		}
+	}},
+	{"ready, released, the next of its sender let in among others", func(waiting int) func() {
+		c := newSharers(2, 1<<30, 2)
+		c.step(Cancel{Sender: "s", ReqID: "holder", Tag: 1})
+		c.alloc("keeper", 1, false)
+		c.alloc("r0", 1, true)
+		for i := range waiting {
+			c.allocBy(fmt.Sprint("t", i), fmt.Sprint("t", i), 2, true)
+			c.wait(1)
+		}
+		head := 0
+		return func() {
+			id := fmt.Sprint("r", head)
+			head++
+			c.commit(id)
+			c.step(Release{Conn: "d", ReqID: id, Tag: id})
+			c.wait(1)
 			c.step(Tick{})
 		}
 	}},

@@ -21,6 +21,7 @@
 // Start reading at Step in machine.go. Each rule of the contract stands once:
 //
 //	Admission, overtaking     admission.go, queue.go
+//	Quotas of one sender      quota.go
 //	Errors, table in order    batch.go (time-outs in lease.go, stopping in end.go)
 //	Ready, Commit             ready.go
 //	Shared prefixes           ledger.go (a retried key in admission.go)

@@ -75,7 +75,7 @@ func (m *Machine) answerWaiting(r *request, e ending) {
 // slot that another request also holds is not revoked while held. A sender that
 // never attached has no access of ours to revoke: free at once."
 func (m *Machine) giveUp(r *request, fence bool) {
-	r.sender.slots -= r.placed
+	m.yield(r.sender, r.placed)
 	var doubtful []int
 	for _, c := range r.chunks {
 		if c.slot == noSlot {
@@ -131,8 +131,7 @@ func (m *Machine) cancel(ev Cancel) {
 func (m *Machine) shutdown() {
 	m.stopping = true
 	no := &refusal{code: wire.CodeShuttingDown, reason: "the receiver is stopping"}
-	for m.queue.first != nil {
-		r := m.queue.first
+	for r := range m.queue.all() {
 		e := ending{kind: Rejected, no: no, answer: wire.CodeShuttingDown, fence: true}
 		if r.admitted {
 			e.kind = RolledBack

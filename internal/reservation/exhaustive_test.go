@@ -42,11 +42,13 @@ func TestExhaustive(t *testing.T) {
 	serial.cfg.Mode, serial.cancels = Serial, 0
 	none := small
 	none.cfg.Mode, none.cancels = None, 0
+	share := small
+	share.cfg.SenderShare, share.cfg.Overtake = 4, 1
 	for _, c := range []struct {
 		name  string
 		small smallWorld
 	}{
-		{"attached", attached}, {"an engine that fails", failing}, {"one never attached, overtake 1", legacy}, {"serial", serial}, {"none", none},
+		{"attached", attached}, {"an engine that fails", failing}, {"one never attached, overtake 1", legacy}, {"serial", serial}, {"none", none}, {"a share, overtake 1", share},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if testing.Short() {
@@ -274,7 +276,7 @@ func (w *world) essence() string {
 		}
 	}
 	for _, r := range md.queue {
-		fmt.Fprintf(&b, "|q %s %d %d", r.id, r.passed, ago(r.since))
+		fmt.Fprintf(&b, "|q %s %v%d %d", r.id, r.held, r.passed, ago(r.since))
 	}
 	for _, s := range md.senders {
 		fmt.Fprintf(&b, "|s %s %d", s.id, ago(s.heard))

@@ -167,8 +167,13 @@ func (r *request) due(m *Machine) {
 // timeOut: admission_timeout: "waited longer than --admit-timeout (in mode
 // none: each batch)". It "rolls its request back".
 func (m *Machine) timeOut(r *request) {
-	no := refusef(wire.CodeAdmissionTimeout,
-		"waited %v for %s as number %d in the queue, %d free: raise --admit-timeout or --buffer-size",
-		(m.now - r.place.since).Round(time.Millisecond), plural(r.place.need, "slot"), m.queue.position(r), m.ledger.free())
+	why := m.heldBack(r)
+	if why == "" {
+		why = fmt.Sprintf("number %d in the queue, %d free: raise --admit-timeout or --buffer-size", m.queue.position(r), m.ledger.free())
+	} else {
+		why += ": raise --admit-timeout or --sender-share"
+	}
+	no := refusef(wire.CodeAdmissionTimeout, "waited %v for %s, %s",
+		(m.now - r.place.since).Round(time.Millisecond), plural(r.place.need, "slot"), why)
 	m.end(r, ending{kind: TimedOut, no: no, answer: no.code, fence: true})
 }

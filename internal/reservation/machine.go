@@ -39,10 +39,14 @@ type Config struct {
 	Memory   time.Duration
 	Remember int
 
-	Overtake       int   // requests that may pass a waiting one at most; 0 is strict order
-	QueueLimit     int   // requests that may wait; 0: any number
-	QueueBytes     int64 // bytes of the batches that may wait; 0: any number
-	SenderRequests int   // live requests of one sender; 0: 65,536
+	Overtake   int   // requests that may pass a waiting one at most; 0 is strict order
+	QueueLimit int   // requests that may wait; 0: any number
+	QueueBytes int64 // bytes of the batches that may wait; 0: any number
+
+	// What one sender may have; 0: any number.
+	SenderRequests int // live requests
+	SenderQueue    int // slots that its waiting requests need together
+	SenderShare    int // slots promised to it and held by it
 
 	// MaxGap is the longest time between two Steps that counts as time: what
 	// goes beyond is taken for the receiver not having run. 0: any gap counts.
@@ -50,9 +54,8 @@ type Config struct {
 }
 
 const (
-	defaultMemory         = 60 * time.Second
-	defaultRemember       = 65_536
-	defaultSenderRequests = 65_536
+	defaultMemory   = 60 * time.Second
+	defaultRemember = 65_536
 )
 
 // Machine is the state of one receiver. It is not safe for concurrent use.
@@ -64,7 +67,8 @@ type Machine struct {
 
 	ledger   ledger
 	queue    queue
-	owner    *request // Mode Serial: the request that owns the buffer
+	loose    []*sender // whose share may have become free in this Step
+	owner    *request  // Mode Serial: the request that owns the buffer
 	stopping bool
 
 	live    map[string]*request // by req_id
@@ -142,6 +146,10 @@ type sender struct {
 	heard    Time
 	requests map[*request]struct{}
 	queued   int   // of those, waiting
+	wanted   int   // slots that those need
+	claimed  int   // of those slots, wanted by requests in line
+	held     line  // of those that wait, held back by the share
+	loose    bool  // in Machine.loose
 	slots    int   // promised to them and held by them, shared ones included
 	ready    int64 // requests of it that became ready
 	bytes    int64 // written by it
@@ -158,9 +166,6 @@ func New(cfg Config) *Machine {
 	}
 	if cfg.Remember == 0 {
 		cfg.Remember = defaultRemember
-	}
-	if cfg.SenderRequests == 0 {
-		cfg.SenderRequests = defaultSenderRequests
 	}
 	return &Machine{
 		cfg:     cfg,

@@ -71,6 +71,7 @@ type mReq struct {
 	promised   int
 	waiting    []mBatch
 	since      Time // has waited from here
+	held       bool // while it waits: by its sender's share
 	passed     int
 	admitted   bool
 	lastAsked  bool
@@ -404,9 +405,7 @@ func (md *model) alloc(ev Alloc) {
 		r.since = md.now
 		md.admit(r)
 	default:
-		r.since = md.now
-		r.passed = 0
-		md.queue = append(md.queue, r)
+		md.queueUp(r, md.now)
 		md.admission()
 		if first && len(r.waiting) > 0 {
 			md.rec(r, Record{Kind: Queued})
@@ -426,7 +425,7 @@ func (md *model) refusal(ev Alloc, r *mReq) wire.Code {
 		return wire.CodeStaleEpoch
 	case r == nil && md.find(q.ReqID) != nil:
 		return wire.CodeDuplicateRequest
-	case !fits || total > int64(md.cfg.Slots):
+	case !fits || total > int64(md.cfg.Slots) || md.cfg.SenderShare > 0 && total > int64(md.cfg.SenderShare):
 		return wire.CodeTooLarge
 	case r == nil && md.remembered(ev.Sender, q.ReqID):
 		return wire.CodeRolledBack
@@ -436,7 +435,7 @@ func (md *model) refusal(ev Alloc, r *mReq) wire.Code {
 		return wire.CodeProtocolViolation
 	case md.queueFull(ev, r):
 		return wire.CodeQueueFull
-	case md.stopping && (first || md.waits(q, r)):
+	case md.stopping && (first || md.waits(ev.Sender, q, r)):
 		return wire.CodeShuttingDown
 	}
 	return ""
@@ -514,19 +513,25 @@ func (md *model) violates(q *wire.AllocRequest, r *mReq) bool {
 	return len(r.asked())+n > r.total || r.lastAsked && n > 0
 }
 
+// asks are the slots that a batch needs which is to wait.
+func (md *model) asks(q *wire.AllocRequest, r *mReq) int {
+	if md.cfg.Mode == None {
+		return fresh(q.Keys, r)
+	}
+	t, _ := q.TotalChunks.Int64()
+	return int(t)
+}
+
 // waits: what this batch asks for is not to be had now.
-func (md *model) waits(q *wire.AllocRequest, r *mReq) bool {
-	need := fresh(q.Keys, r)
+func (md *model) waits(sender string, q *wire.AllocRequest, r *mReq) bool {
+	need := md.asks(q, r)
 	switch {
 	case r != nil && len(r.waiting) > 0:
 		return true
 	case md.cfg.Mode == None && need == 0, md.cfg.Mode != None && r != nil:
 		return false
-	case md.cfg.Mode != None:
-		t, _ := q.TotalChunks.Int64()
-		need = int(t)
 	}
-	return !md.admissible(need, md.queue)
+	return md.overShare(sender, need, md.queue) || !md.admissible(need, md.queue)
 }
 
 func (md *model) queueFull(ev Alloc, r *mReq) bool {
@@ -539,11 +544,25 @@ func (md *model) queueFull(ev Alloc, r *mReq) bool {
 	if limit := md.cfg.SenderRequests; limit > 0 && r == nil && has >= limit {
 		return true
 	}
-	if !md.waits(ev.Req, r) {
+	if !md.waits(ev.Sender, ev.Req, r) {
 		return false
 	}
 	another := r == nil || len(r.waiting) == 0
+	if md.cfg.SenderQueue > 0 && another && md.wanted(ev.Sender)+md.asks(ev.Req, r) > md.cfg.SenderQueue {
+		return true
+	}
 	return md.cfg.QueueLimit > 0 && another && len(md.queue) >= md.cfg.QueueLimit || md.overBytes(ev.Size)
+}
+
+// wanted are the slots that a sender's waiting requests need together.
+func (md *model) wanted(sender string) int {
+	n := 0
+	for _, r := range md.queue {
+		if r.sender == sender {
+			n += md.need(r)
+		}
+	}
+	return n
 }
 
 func (md *model) overBytes(size int) bool {
@@ -594,7 +613,7 @@ func (md *model) admissible(need int, ahead []*mReq) bool {
 		}
 	}
 	for _, r := range ahead {
-		if r.passed >= md.cfg.Overtake {
+		if !r.held && r.passed >= md.cfg.Overtake {
 			return false
 		}
 	}
@@ -610,18 +629,68 @@ func (md *model) need(r *mReq) int {
 	return r.total
 }
 
+// overShare: a sender that had so many slots more would have more than its
+// share, those included that its requests ahead in the queue wait for; or one of
+// those is held back already.
+func (md *model) overShare(sender string, need int, ahead []*mReq) bool {
+	if md.cfg.SenderShare == 0 || need == 0 {
+		return false
+	}
+	for _, r := range md.live {
+		if r.sender == sender {
+			need += r.promised + len(r.chunks)
+		}
+	}
+	for _, r := range ahead {
+		if r.sender == sender {
+			need += md.need(r)
+			if r.held {
+				return true
+			}
+		}
+	}
+	return need > md.cfg.SenderShare
+}
+
+func (md *model) queueUp(r *mReq, since Time) {
+	r.since, r.passed = since, 0
+	r.held = md.overShare(r.sender, md.need(r), md.queue)
+	md.queue = append(md.queue, r)
+}
+
+// letIn: who is now within its sender's share is held back no more, and counts
+// as passed as often as the one in line that is next behind it.
+func (md *model) letIn() {
+	for i, r := range md.queue {
+		if !r.held || md.overShare(r.sender, md.need(r), md.queue[:i]) {
+			continue
+		}
+		r.held = false
+		for _, behind := range md.queue[i+1:] {
+			if !behind.held {
+				r.passed = behind.passed
+				break
+			}
+		}
+	}
+}
+
 func (md *model) admission() {
+	md.letIn()
 	for md.admitOne() {
+		md.letIn()
 	}
 }
 
 func (md *model) admitOne() bool {
 	for i, r := range md.queue {
-		if !md.admissible(md.need(r), md.queue[:i]) {
+		if r.held || !md.admissible(md.need(r), md.queue[:i]) {
 			continue
 		}
 		for _, ahead := range md.queue[:i] {
-			ahead.passed++
+			if !ahead.held {
+				ahead.passed++
+			}
 		}
 		md.queue = slices.Delete(md.queue, i, i+1)
 		md.admit(r)
@@ -639,11 +708,10 @@ func (md *model) admit(r *mReq) {
 		}
 		md.rec(r, Record{Kind: Admitted, Waited: md.now - r.since})
 	}
-	for len(r.waiting) > 0 {
+	for goes := true; len(r.waiting) > 0; goes = false {
 		b := r.waiting[0]
-		if md.cfg.Mode == None && b.fresh > md.free() {
-			r.since, r.passed = b.came, 0
-			md.queue = append(md.queue, r)
+		if md.cfg.Mode == None && !goes && (b.fresh > md.free() || md.overShare(r.sender, b.fresh, md.queue)) {
+			md.queueUp(r, b.came)
 			return
 		}
 		r.waiting = r.waiting[1:]
@@ -1521,16 +1589,36 @@ func (md *model) compareRequests(snap *wire.Snapshot) error {
 	ahead := 0
 	for i, r := range md.queue {
 		got := snap.Queue[i]
-		ahead += md.need(r)
 		expect := wire.SnapshotWaiter{
-			Pos: i + 1, ReqID: r.id, Sender: r.sender, Need: md.need(r), Lacks: max(0, ahead-md.free()),
-			WaitedMS: (md.now - r.since).Milliseconds(),
+			Pos: i + 1, ReqID: r.id, Sender: r.sender, Need: md.need(r), WaitedMS: (md.now - r.since).Milliseconds(), AtShare: r.held,
+		}
+		if r.held {
+			expect.Lacks = md.overBy(i)
+		} else {
+			ahead += expect.Need
+			expect.Lacks = max(0, ahead-md.free())
 		}
 		if got != expect {
 			return fmt.Errorf("waiter %+v, expected %+v", got, expect)
 		}
 	}
 	return nil
+}
+
+// overBy is what the sender of one that is held back must free first.
+func (md *model) overBy(at int) int {
+	n := -md.cfg.SenderShare
+	for _, r := range md.live {
+		if r.sender == md.queue[at].sender {
+			n += r.promised + len(r.chunks)
+		}
+	}
+	for _, r := range md.queue[:at+1] {
+		if r.sender == md.queue[at].sender {
+			n += md.need(r)
+		}
+	}
+	return n
 }
 
 func (md *model) compareSenders(snap *wire.Snapshot) error {

@@ -76,6 +76,7 @@ func caseConfig(args []datadriven.CmdArg) (Config, error) {
 	numbers := map[string]*int{
 		"slots": &cfg.Slots, "overtake": &cfg.Overtake, "remember": &cfg.Remember,
 		"queue-limit": &cfg.QueueLimit, "sender-requests": &cfg.SenderRequests,
+		"sender-queue": &cfg.SenderQueue, "sender-share": &cfg.SenderShare,
 	}
 	for _, arg := range args {
 		var value string

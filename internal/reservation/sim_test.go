@@ -199,6 +199,12 @@ func simConfig(rnd *rand.Rand) Config {
 	if rnd.IntN(4) == 0 {
 		cfg.SenderRequests = 1 + rnd.IntN(3)
 	}
+	if rnd.IntN(4) == 0 {
+		cfg.SenderQueue = 1 + rnd.IntN(cfg.Slots)
+	}
+	if rnd.IntN(3) == 0 {
+		cfg.SenderShare = 1 + rnd.IntN(cfg.Slots)
+	}
 	if rnd.IntN(8) == 0 {
 		cfg.Remember = 2
 	}
@@ -551,6 +557,8 @@ func caseLine(cfg Config) string {
 	add("queue-limit", cfg.QueueLimit, cfg.QueueLimit != 0)
 	add("queue-bytes", cfg.QueueBytes, cfg.QueueBytes != 0)
 	add("sender-requests", cfg.SenderRequests, cfg.SenderRequests != 0)
+	add("sender-queue", cfg.SenderQueue, cfg.SenderQueue != 0)
+	add("sender-share", cfg.SenderShare, cfg.SenderShare != 0)
 	add("max-gap", cfg.MaxGap, true)
 	return strings.Join(words, " ")
 }

@@ -28,6 +28,7 @@ func (m *Machine) Snapshot(now Time) wire.Snapshot {
 			AdmitTimeoutMS: m.cfg.AdmitTimeout.Milliseconds(), LeaseMS: m.cfg.Lease.Milliseconds(),
 			LegacyLeaseMS: m.cfg.LegacyLease.Milliseconds(), ReadyTTLMS: m.cfg.ReadyTTL.Milliseconds(),
 			Overtake: m.cfg.Overtake, QueueLimit: m.cfg.QueueLimit, QueueBytes: m.cfg.QueueBytes,
+			SenderRequests: m.cfg.SenderRequests, SenderQueue: m.cfg.SenderQueue, SenderShare: m.cfg.SenderShare,
 		},
 		Refusals: m.snapshotRefusals(),
 	}
@@ -87,15 +88,27 @@ func (r *request) state() string {
 }
 
 // snapshotQueue lists who waits. Lacks counts the slots still to be freed
-// before a request is admitted, all ahead of it included.
+// before a request is admitted, all ahead of it in line included; of one that its
+// sender's share holds back, those that this sender has to free.
 func (m *Machine) snapshotQueue() []wire.SnapshotWaiter {
 	list := make([]wire.SnapshotWaiter, 0, min(m.queue.size, wire.MaxSnapshotList))
 	needed := 0
-	for r := m.queue.first; r != nil && len(list) < wire.MaxSnapshotList; r = r.place.next {
-		needed += r.place.need
+	held := make(map[*sender]int)
+	for r := range m.queue.all() {
+		if len(list) == wire.MaxSnapshotList {
+			break
+		}
+		s, lacks := r.sender, 0
+		if r.place.held {
+			held[s] += r.place.need
+			lacks = s.slots + s.claimed + held[s] - m.cfg.SenderShare
+		} else {
+			needed += r.place.need
+			lacks = max(0, needed-m.ledger.free())
+		}
 		list = append(list, wire.SnapshotWaiter{
-			Pos: len(list) + 1, ReqID: r.id, Sender: r.sender.display(), Need: r.place.need,
-			Lacks: max(0, needed-m.ledger.free()), WaitedMS: (m.now - r.place.since).Milliseconds(),
+			Pos: len(list) + 1, ReqID: r.id, Sender: s.display(), Need: r.place.need,
+			Lacks: lacks, WaitedMS: (m.now - r.place.since).Milliseconds(), AtShare: r.place.held,
 		})
 	}
 	return list

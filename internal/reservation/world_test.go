@@ -638,7 +638,11 @@ func (w *world) state() string {
 		fmt.Fprintf(&b, "  %s %s %s: %d of %d, written %d, shared %d\n", r.Sender, r.ReqID, r.State, r.Allocated, r.TotalChunks, r.Written, r.Shared)
 	}
 	for _, q := range w.snap.Queue {
-		fmt.Fprintf(&b, "  waits %d. %s %s needs %d, lacks %d\n", q.Pos, q.Sender, q.ReqID, q.Need, q.Lacks)
+		fmt.Fprintf(&b, "  waits %d. %s %s needs %d, lacks %d", q.Pos, q.Sender, q.ReqID, q.Need, q.Lacks)
+		if q.AtShare {
+			b.WriteString(" of its sender's share")
+		}
+		b.WriteString("\n")
 	}
 	return b.String()
 }
