@@ -58,12 +58,12 @@ func fullSnapshot() *Snapshot {
 		Endpoint: "tcp://127.0.0.1:7600", Engine: "shm", Admission: "reserve", UptimeS: 12.5,
 		Slots:     SnapshotSlots{Total: 100, Promised: 10, Held: 40, Written: 30, Ready: 20, Quarantined: 1, Free: 49, Peak: 90, Bytes: 1 << 20},
 		Requests:  []SnapshotRequest{{ReqID: "a", Sender: "s", State: "admitted", TotalChunks: 8, Allocated: 4, Written: 3, Shared: 1, Bytes: 4 << 20, AgeMS: 20, IdleMS: 3, Taken: true, AdmittedMS: 1, FirstWriteMS: 5, LastWriteMS: 6, ReadyMS: -1}},
-		Queue:     []SnapshotWaiter{{Pos: 1, ReqID: "b", Sender: "s", Need: 60, Lacks: 11, WaitedMS: 250}},
+		Queue:     []SnapshotWaiter{{Pos: 1, ReqID: "b", Sender: "s", Need: 60, Lacks: 11, WaitedMS: 250, AtShare: true}},
 		Senders:   []SnapshotSender{{Sender: "s", Requests: 2, Queued: 1, Attached: true, Engine: "ofi", LeaseLeftMS: 14000, Slots: 9, Ready: 8, Bytes: 7}},
 		Totals:    SnapshotTotals{Requests: 1, Queue: 1, Senders: 1},
 		Counters:  Counters{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16},
 		AdmitWait: SnapshotWait{P50: 0.5, P99: 212, Max: 1e9}, WriteTime: SnapshotWait{P50: 1}, ReadyTime: SnapshotWait{P99: 2},
-		Limits:   SnapshotLimits{30000, 15000, 120000, 600000, 4, 100000, 1 << 28},
+		Limits:   SnapshotLimits{30000, 15000, 120000, 600000, 4, 100000, 1 << 28, 65536, 50, 25},
 		Refusals: map[string]int64{string(CodeTooLarge): 3},
 	}
 }

@@ -96,6 +96,17 @@ type SnapshotWaiter struct {
 	AtShare  bool   `json:"at_share"` // not in line: its sender is at its share, and lacks is what that one has to free
 }
 
+// FirstInLine is who waits and is admitted next, or nil: the first that its
+// sender's share does not hold back.
+func (s *Snapshot) FirstInLine() *SnapshotWaiter {
+	for i := range s.Queue {
+		if !s.Queue[i].AtShare {
+			return &s.Queue[i]
+		}
+	}
+	return nil
+}
+
 // SnapshotSender is one sender that has something or is attached.
 type SnapshotSender struct {
 	Sender      string `json:"sender"`

@@ -51,6 +51,7 @@ type planOptions struct {
 	overtake  []int
 	sizes     []int64
 	target    time.Duration
+	share     share
 	json      bool
 	plot      string
 	modelFlag *cli.Flag
@@ -82,6 +83,7 @@ output takes at --decode-rate.
 			cli.Var(&o.Pace, "pace", "R", "1", "requests come R times as fast", cli.Factor),
 			cli.Var(&o.Limit, "limit", "N", "", "only the first N requests; 0 or inf: all", cli.Count),
 			cli.Var(&o.senders, "senders", "N", "1", "senders, to which the requests are dealt in turn", cli.Int(1, 65_536)),
+			cli.Var(&o.share, "sender-share", "SLOTS", "inf", "slots that one of them may have, or a percentage (25%) of the buffer's; 0 or inf: no limit", parseShare),
 			cli.Var(&o.Batch, "batch", "N", "8", "chunks asked for at once, at most", cli.Int(1, math.MaxInt32)),
 			cli.Var(&o.LinkRate, "link-rate", "SIZE", "12.5GB", "bytes a second that one sender writes; 0 or inf: no limit", cli.SizeLimit),
 			cli.Var(&o.IngressRate, "ingress-rate", "SIZE", "inf", "bytes a second that all senders write together; 0 or inf: no limit", cli.SizeLimit),
@@ -133,7 +135,7 @@ func (o *planOptions) run(c *urfave.Context) error {
 	if !o.perToken.IsSet() {
 		o.BytesPerToken = models[o.model]
 	}
-	o.TokensPerChunk, o.Senders = int64(o.tokens), o.senders
+	o.TokensPerChunk, o.Senders, o.SenderShare = int64(o.tokens), o.senders, o.share.of
 	load, err := o.read(c.Args().First())
 	if err != nil {
 		return err

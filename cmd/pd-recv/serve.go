@@ -53,6 +53,7 @@ type serveOptions struct {
 	monitor  string
 	metrics  string
 	shutdown time.Duration
+	share    share
 
 	sink, monitorFlag *cli.Flag
 	fabricFlags       []*cli.Flag
@@ -81,6 +82,9 @@ func (o *serveOptions) flags() []urfave.Flag {
 		cli.Var(&r.Overtake, "overtake", "N", "0", "requests that may pass a waiting one; 0 is strict order", cli.Int(0, 1<<30)),
 		cli.Var(&r.QueueLimit, "queue-limit", "N", "100000", "requests that may wait; 0 or inf: no limit", cli.Count),
 		cli.Var(&r.QueueBytes, "queue-bytes", "SIZE", "256MiB", "bytes of the batches that may wait; 0 or inf: no limit", cli.SizeLimit),
+		cli.Var(&r.SenderRequests, "sender-requests", "N", "65536", "live requests of one sender; 0 or inf: no limit", cli.Count),
+		cli.Var(&r.SenderQueue, "sender-queue", "N", "inf", "slots that the waiting requests of one sender may need together; 0 or inf: no limit", cli.Count),
+		cli.Var(&o.share, "sender-share", "SLOTS", "inf", "slots that one sender may have, or a percentage (25%) of the buffer's: its others wait, in nobody's way; 0 or inf: no limit", parseShare),
 		o.sink,
 		cli.Var(&o.Proxy, "proxy", "ENDPOINT", "", "tell this pd-proxy which requests expire", cli.DialEndpoint),
 		o.monitorFlag,
@@ -190,6 +194,7 @@ func (o *serveOptions) complete() error {
 		return cli.Usagef("--admission: %v", err)
 	}
 	r.Mode = mode
+	r.SenderShare = o.share.of(r.Slots)
 	r.MaxGap = receiver.MaxGap
 	// Grows from start to start, and a float64, as in JSON, holds it exactly.
 	r.Epoch = uint64(time.Now().UnixMicro())
@@ -242,6 +247,10 @@ func (o *serveOptions) sayAfter(log *cli.Log, running *receiver.Receiver) {
 		endpoint, r.Slots, humanize.IBytes(uint64(r.SlotBytes)), running.WrittenBy(),
 		limit(r.AdmitTimeout == 0, r.AdmitTimeout.String()), limit(r.QueueLimit == 0, strconv.Itoa(r.QueueLimit)),
 		limit(r.QueueBytes == 0, humanize.IBytes(uint64(r.QueueBytes))))
+	if r.SenderQueue > 0 || r.SenderShare > 0 {
+		log.Printf("one sender has at most %s slots, and its requests that wait need at most %s",
+			limit(r.SenderShare == 0, strconv.Itoa(r.SenderShare)), limit(r.SenderQueue == 0, strconv.Itoa(r.SenderQueue)))
+	}
 	if sock.IsPublic(endpoint) {
 		log.Printf("warning: other hosts can reach %s, and nothing asks who they are", endpoint)
 	}

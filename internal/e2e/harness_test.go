@@ -386,6 +386,7 @@ type snapshot struct {
 		Pos         int
 		ReqID       string `json:"req_id"`
 		Need, Lacks int
+		AtShare     bool `json:"at_share"`
 	}
 	Senders []struct {
 		Sender, Engine string

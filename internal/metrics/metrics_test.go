@@ -199,8 +199,8 @@ func TestEveryCounterIsServed(t *testing.T) {
 func TestNumbers(t *testing.T) {
 	receiver := &program{message: &wire.Snapshot{
 		Slots:  wire.SnapshotSlots{Total: 100, Promised: 10, Held: 50, Written: 30, Ready: 12, Quarantined: 3, Free: 37, Bytes: 4096, Peak: 90},
-		Queue:  []wire.SnapshotWaiter{{Pos: 1, Need: 40, Lacks: 3, WaitedMS: 1500}, {Pos: 2, Need: 1, Lacks: 4, WaitedMS: 900}},
-		Totals: wire.SnapshotTotals{Requests: 9, Queue: 2, Senders: 4},
+		Queue:  []wire.SnapshotWaiter{{Pos: 1, Need: 9, Lacks: 2, WaitedMS: 1500, AtShare: true}, {Pos: 2, Need: 40, Lacks: 3, WaitedMS: 1400}, {Pos: 3, Need: 1, Lacks: 4, WaitedMS: 900}},
+		Totals: wire.SnapshotTotals{Requests: 9, Queue: 3, Senders: 4},
 		Requests: []wire.SnapshotRequest{
 			{State: "admitted", TotalChunks: 4, Written: 3, IdleMS: 2000}, {State: "allocated", TotalChunks: 4, Written: 3, IdleMS: 1999},
 			{State: "allocated", TotalChunks: 4, Written: 4, IdleMS: 9000}, {State: "queued", TotalChunks: 4, IdleMS: 9000}, {State: "ready", TotalChunks: 4, Written: 4, IdleMS: 9000},
@@ -218,7 +218,7 @@ func TestNumbers(t *testing.T) {
 	want := map[string]float64{
 		`pd_recv_slots{state="free"}`: 37, `pd_recv_slots{state="promised"}`: 10, `pd_recv_slots{state="allocated"}`: 20,
 		`pd_recv_slots{state="written"}`: 18, `pd_recv_slots{state="ready"}`: 12, `pd_recv_slots{state="quarantined"}`: 3,
-		`pd_recv_queue_requests{}`: 2, `pd_recv_queue_oldest_wait_seconds{}`: 1.5, `pd_recv_queue_first_need_slots{}`: 40, `pd_recv_queue_first_lacks_slots{}`: 3,
+		`pd_recv_queue_requests{}`: 3, `pd_recv_queue_oldest_wait_seconds{}`: 1.5, `pd_recv_queue_first_need_slots{}`: 40, `pd_recv_queue_first_lacks_slots{}`: 3,
 		`pd_recv_stalled_requests{}`: 1, `pd_recv_requests_admitted_total{}`: 5,
 		`pd_recv_batches_refused_total{code="queue_full"}`: 6, `pd_recv_batches_refused_total{code="internal"}`: 0,
 		`pd_send_staging_blocked_batches{}`: 2, `pd_send_staging_blocked_seconds{}`: 2.5,

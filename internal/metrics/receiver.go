@@ -27,9 +27,9 @@ func receiverReadings() readings[wire.Snapshot] {
 	r.gauge("senders", "Senders that are attached or have requests.", func(s *snap) float64 { return float64(s.Totals.Senders) })
 
 	r.gauge("queue_requests", "Requests that wait for admission.", func(s *snap) float64 { return float64(s.Totals.Queue) })
-	r.gauge("queue_oldest_wait_seconds", "How long the first in the queue has waited; 0 when nobody waits.", func(s *snap) float64 { return seconds(first(s).WaitedMS) })
-	r.gauge("queue_first_need_slots", "Slots that the first in the queue needs; 0 when nobody waits.", func(s *snap) float64 { return float64(first(s).Need) })
-	r.gauge("queue_first_lacks_slots", "Slots still to be freed until the first in the queue is admitted.", func(s *snap) float64 { return float64(first(s).Lacks) })
+	r.gauge("queue_oldest_wait_seconds", "How long the first in the queue has waited; 0 when nobody waits.", func(s *snap) float64 { return seconds(oldest(s).WaitedMS) })
+	r.gauge("queue_first_need_slots", "Slots that the first in the queue needs, of those whose sender is within its share; 0 when none waits.", func(s *snap) float64 { return float64(first(s).Need) })
+	r.gauge("queue_first_lacks_slots", "Slots still to be freed until that one is admitted.", func(s *snap) float64 { return float64(first(s).Lacks) })
 
 	r.gauge("queue_limit_requests", "Requests that may wait (--queue-limit); 0 is no limit.", func(s *snap) float64 { return float64(s.Limits.QueueLimit) })
 	r.gauge("admit_timeout_seconds", "Longest wait for admission (--admit-timeout); 0 is no limit.", func(s *snap) float64 { return seconds(s.Limits.AdmitTimeoutMS) })
@@ -67,11 +67,18 @@ func slotStates(s *wire.Snapshot, put put) {
 	put(float64(l.Quarantined), "quarantined")
 }
 
-func first(s *wire.Snapshot) wire.SnapshotWaiter {
+func oldest(s *wire.Snapshot) wire.SnapshotWaiter {
 	if len(s.Queue) == 0 {
 		return wire.SnapshotWaiter{}
 	}
 	return s.Queue[0]
+}
+
+func first(s *wire.Snapshot) wire.SnapshotWaiter {
+	if w := s.FirstInLine(); w != nil {
+		return *w
+	}
+	return wire.SnapshotWaiter{}
 }
 
 // stalled counts among the requests that the Snapshot lists: the oldest.

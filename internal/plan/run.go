@@ -26,12 +26,13 @@ func (p Policy) String() string {
 
 // World is what is around the buffer.
 type World struct {
-	Pace         float64       // speed factor of the load's times
-	Senders      int           // to which the requests are dealt in turn
-	LinkRate     int64         // bytes a second that one sender writes; 0: any
-	IngressRate  int64         // bytes a second that the receiver takes in; 0: any
-	RoundTrip    time.Duration // from a batch to its answer, apart from waiting
-	AdmitTimeout time.Duration // 0: none
+	Pace         float64             // speed factor of the load's times
+	Senders      int                 // to which the requests are dealt in turn
+	LinkRate     int64               // bytes a second that one sender writes; 0: any
+	IngressRate  int64               // bytes a second that the receiver takes in; 0: any
+	RoundTrip    time.Duration       // from a batch to its answer, apart from waiting
+	AdmitTimeout time.Duration       // 0: none
+	SenderShare  func(slots int) int // of so many, what one sender may have, 0: all; nil: all
 
 	// The decoder keeps a ready request for Consume, ConsumeToken for each of
 	// its tokens, and the time that it takes to decode its output at DecodeRate
@@ -147,13 +148,17 @@ func (e *events) Pop() any {
 }
 
 func newSim(l *Load, w World, p Policy, slots int) *sim {
+	share := 0
+	if w.SenderShare != nil {
+		share = w.SenderShare(slots)
+	}
 	s := &sim{
 		load: l, world: w, slots: slots, due: l.due(w.Pace, w.Senders),
 		states: make([]state, len(l.requests)), byID: make(map[string]*state, len(l.requests)),
 		links: make([]time.Duration, w.Senders),
 		machine: reservation.New(reservation.Config{
 			Slots: slots, SlotBytes: l.ChunkBytes, Epoch: 1, Mode: p.Mode, Overtake: p.Overtake,
-			AdmitTimeout: w.AdmitTimeout, SenderRequests: len(l.requests) + 1,
+			AdmitTimeout: w.AdmitTimeout, SenderShare: share,
 		}),
 	}
 	for i, q := range l.requests {

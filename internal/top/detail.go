@@ -177,7 +177,11 @@ func (d *detail) receiverLines(m *Model, mine []*entry) []line {
 		lines = append(lines, line{{pad("state", 12, true), strong}, {st.text, st.style}, {fmt.Sprintf("  age %s, idle %s", whole(r.AgeMS), whole(r.IdleMS)), plain}})
 	}
 	if d.queue != nil {
-		lines = append(lines, field("waits", fmt.Sprintf("at position %s for %s slots, %s still to be freed, for %s", commas(d.queue.Pos), commas(d.queue.Need), commas(d.queue.Lacks), whole(d.queue.WaitedMS))))
+		by := ""
+		if d.queue.AtShare {
+			by = " by its sender, which is at its share"
+		}
+		lines = append(lines, field("waits", fmt.Sprintf("at position %s for %s slots, %s still to be freed%s, for %s", commas(d.queue.Pos), commas(d.queue.Need), commas(d.queue.Lacks), by, whole(d.queue.WaitedMS))))
 	}
 	lines = append(lines,
 		field("chunks", fmt.Sprintf("%s declared, %s allocated, %s written, %s shared, %s", commas(r.TotalChunks), commas(r.Allocated), commas(r.Written), commas(r.Shared), m.units.bytes(float64(r.Bytes)))),

@@ -69,8 +69,8 @@ func (m *Model) summary(i int) summary {
 	case f.recv != nil:
 		s.part, s.all = f.recv.Slots.Total-f.recv.Slots.Free, f.recv.Slots.Total
 		s.queue, s.blocked = int64(f.recv.Totals.Queue), int64(f.recv.Totals.Queue)
-		if len(f.recv.Queue) > 0 {
-			notes = append(notes, fmt.Sprintf("first needs %s, lacks %s", commas(f.recv.Queue[0].Need), commas(f.recv.Queue[0].Lacks)))
+		if first := f.recv.FirstInLine(); first != nil {
+			notes = append(notes, fmt.Sprintf("first needs %s, lacks %s", commas(first.Need), commas(first.Lacks)))
 		}
 	case f.send != nil:
 		s.kind = "send"

@@ -484,8 +484,8 @@ func rank(s span) int {
 func (m *Model) queueTable(v view) *table {
 	s := v.frame.recv
 	at := func(row int) *wire.SnapshotWaiter { return &s.Queue[row] }
-	fits := func(row int) bool { return at(row).Need <= s.Slots.Free && at(row).Lacks > 0 }
-	anyFits := slices.ContainsFunc(s.Queue, func(q wire.SnapshotWaiter) bool { return q.Need <= s.Slots.Free && q.Lacks > 0 })
+	fits := func(q wire.SnapshotWaiter) bool { return !q.AtShare && q.Need <= s.Slots.Free && q.Lacks > 0 }
+	atShare := func(q wire.SnapshotWaiter) bool { return q.AtShare }
 	t := &table{
 		name: "ADMISSION QUEUE", empty: "no request waits", rows: len(s.Queue), total: s.Totals.Queue, sort: 0,
 		cols: []column{
@@ -503,8 +503,11 @@ func (m *Model) queueTable(v view) *table {
 				cmp: by(func(row int) int { return at(row).Lacks })},
 			{name: "WAIT ", wide: 7, cell: func(row, _ int) span {
 				mark := " "
-				if fits(row) {
+				switch {
+				case fits(*at(row)):
 					mark = "*"
+				case at(row).AtShare:
+					mark = "="
 				}
 				return span{whole(at(row).WaitedMS) + mark, plain}
 			}, cmp: by(func(row int) int64 { return at(row).WaitedMS }), desc: true},
@@ -518,12 +521,20 @@ func (m *Model) queueTable(v view) *table {
 	if s.Totals.Queue > 0 {
 		t.extra = text(fmt.Sprintf("(%s slots) ", m.units.count(int64(v.frame.need))))
 	}
-	if anyFits {
+	switch {
+	case slices.ContainsFunc(s.Queue, fits):
 		t.foot = func(w int) line {
 			free := commas(s.Slots.Free)
+			behind := fmt.Sprintf("     * fits in the %s free, held behind #%s", free, commas(s.FirstInLine().Pos))
 			return widest(w,
-				text("     * fits in the "+free+" free, held behind #1").add(faint, " ("+overtake(s.Limits.Overtake)+")"),
+				text(behind).add(faint, " ("+overtake(s.Limits.Overtake)+")"),
 				text("     * fits in the "+free+" free"))
+		}
+	case slices.ContainsFunc(s.Queue, atShare):
+		t.foot = func(w int) line {
+			return widest(w,
+				text("     = lacks slots of its sender's share, "+commas(s.Limits.SenderShare)+": in nobody's way"),
+				text("     = its sender is at its share"))
 		}
 	}
 	return t

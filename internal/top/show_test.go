@@ -364,6 +364,17 @@ func TestGolden(t *testing.T) {
 		"detail":          one(Options{}, 100, 30, "j", "enter"),
 		"detail_ready":    one(Options{}, 100, 30, "j", "j", "j", "j", "j", "enter"),
 		"detail_queued":   one(Options{}, 100, 30, "2", "enter"),
+		"at_share": func() string {
+			m := New(Options{Endpoints: endpoints3[:1]})
+			m.Update(tea.WindowSizeMsg{Width: 120, Height: 30})
+			s := busy()
+			s.Limits.SenderShare = 60
+			s.Queue[0].AtShare, s.Queue[0].Lacks = true, 47
+			s.Queue[4].AtShare, s.Queue[4].Lacks = true, 4
+			watch(m, 0, s)
+			press(m, "2")
+			return m.View()
+		},
 		"help":            one(Options{}, 100, 30, "?"),
 		"help_80x24_more": one(Options{}, 80, 24, "?", "pgdown"),
 		"paused": func() string {

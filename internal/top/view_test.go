@@ -147,7 +147,7 @@ func (c *chaos) snapshot() wire.Message {
 	s.Refusals = map[string]int64{c.text(): c.ms(), c.text(): c.ms()}
 	for range few() {
 		s.Requests = append(s.Requests, wire.SnapshotRequest{ReqID: c.text(), Sender: c.text(), State: c.pick("queued", "admitted", "allocated", "ready", c.text()), TotalChunks: c.n(), Allocated: c.n(), Written: c.n(), Shared: c.n(), Bytes: c.ms(), AgeMS: c.ms(), IdleMS: c.ms(), Taken: c.IntN(2) == 0, AdmittedMS: c.ms(), FirstWriteMS: c.ms(), ReadyMS: c.ms()})
-		s.Queue = append(s.Queue, wire.SnapshotWaiter{Pos: c.n(), ReqID: c.text(), Sender: c.text(), Need: c.n(), Lacks: c.n(), WaitedMS: c.ms()})
+		s.Queue = append(s.Queue, wire.SnapshotWaiter{Pos: c.n(), ReqID: c.text(), Sender: c.text(), Need: c.n(), Lacks: c.n(), WaitedMS: c.ms(), AtShare: c.IntN(4) == 0})
 		s.Senders = append(s.Senders, wire.SnapshotSender{Sender: c.text(), Requests: c.n(), Queued: c.n(), Attached: c.IntN(2) == 0, LeaseLeftMS: c.ms(), Slots: c.n(), Bytes: c.ms()})
 	}
 	return s
