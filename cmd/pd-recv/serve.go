@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,10 +32,6 @@ const (
 
 	// fewFiles is a limit of open files worth a warning: each sender takes two, and twelve more by ofi.
 	fewFiles = 1024
-
-	// gcPercent lets the heap, which is small beside the buffer, grow to a few
-	// times its live size: collecting it less often is worth 5% of the messages.
-	gcPercent = 400
 
 	// unlimitedStop is how long the stop may take where --shutdown-timeout sets
 	// no limit.
@@ -129,7 +124,7 @@ func serve(c *urfave.Context, o *serveOptions) error {
 		return err
 	}
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
+		boundGarbage()
 	}
 	ctx, stop := cli.Signals(c.Context, o.shutdown)
 	defer stop()

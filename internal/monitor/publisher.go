@@ -32,6 +32,11 @@ const (
 	maxSubscription = 256
 	// maxSubscriptions are handled before something is sent.
 	maxSubscriptions = 1024
+	// maxTopics bounds what subscriptions to single topics have ZeroMQ keep, bytes
+	// of them; it takes some forty times as much memory. No monitor has any.
+	maxTopics = 256 << 10
+	// reopenTime is how long the endpoint may take to be free again.
+	reopenTime = 5 * time.Second
 )
 
 // Config says what a Publisher publishes.
@@ -60,6 +65,7 @@ type Publisher struct {
 	waker  *sock.Waker
 	poller *zmq4.Poller
 	pace   pace
+	topics int  // bytes of single topics subscribed to, since the socket was opened
 	asking bool // an answer to Ask is still to come
 	buf    []byte
 
@@ -88,23 +94,52 @@ func Listen(cfg Config) (*Publisher, error) {
 }
 
 func (p *Publisher) open() (err error) {
-	p.socket, p.endpoint, err = p.ctx.Listen(zmq4.XPUB, p.cfg.Endpoint, sock.Options{
+	if p.endpoint, err = p.bind(p.cfg.Endpoint); err != nil {
+		return err
+	}
+	if p.waker, err = p.ctx.NewWaker(); err != nil {
+		return err
+	}
+	p.watch()
+	return nil
+}
+
+func (p *Publisher) bind(endpoint string) (actual string, err error) {
+	p.socket, actual, err = p.ctx.Listen(zmq4.XPUB, endpoint, sock.Options{
 		MaxFrame:  maxSubscription,
 		SendQueue: sendQueue,
 		Linger:    -1,
 		// Each new subscriber is told of, not only the first.
 		Prepare: func(s *zmq4.Socket) error { return s.SetXpubVerbose(1) },
 	})
-	if err != nil {
-		return err
-	}
-	if p.waker, err = p.ctx.NewWaker(); err != nil {
-		return err
-	}
+	return actual, err
+}
+
+func (p *Publisher) watch() {
 	p.poller = zmq4.NewPoller()
 	p.poller.Add(p.socket, zmq4.POLLIN)
 	p.poller.Add(p.waker.Socket(), zmq4.POLLIN)
-	return nil
+}
+
+// reopen throws out all subscribers: there is no other way to be rid of what one
+// has subscribed to. Those that mean well connect anew by themselves.
+func (p *Publisher) reopen() error {
+	p.socket.Close()
+	p.socket = nil
+	p.topics = 0
+	p.watched.Store(false)
+	p.takeEvents()
+	endpoint := sock.SamePort(p.cfg.Endpoint, p.endpoint)
+	for end := time.Now().Add(reopenTime); ; time.Sleep(time.Millisecond) { // ZeroMQ closes behind the scenes
+		_, err := p.bind(endpoint)
+		if err == nil {
+			p.watch()
+			return nil
+		}
+		if time.Now().After(end) || p.closing.Load() {
+			return err
+		}
+	}
 }
 
 func (p *Publisher) closeSockets() {
@@ -223,6 +258,10 @@ func (p *Publisher) subscriptions() error {
 		case len(frames[0]) == 1 && frames[0][0] == 0: // the last one
 			p.watched.Store(false)
 			p.takeEvents()
+		case len(frames[0]) > 1 && frames[0][0] == 1:
+			if p.topics += len(frames[0]); p.topics > maxTopics {
+				return p.reopen()
+			}
 		}
 	}
 	return nil

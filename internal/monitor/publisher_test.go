@@ -1,7 +1,12 @@
 package monitor
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -323,6 +328,56 @@ func TestStrangeSubscribers(t *testing.T) {
 	s.snapshot()
 	s.close()
 	prog.until(t, false)
+}
+
+// ZeroMQ keeps every topic that anybody subscribes to. Whoever wants ever more of
+// them does not fill the memory, and monitors are served all the same.
+func TestTopicsWithoutEnd(t *testing.T) {
+	prog := publish(t, 1)
+	s := subscribe(t, prog.Endpoint())
+	s.snapshot()
+	before := resident(t)
+	for i := range 25 {
+		// By hand: a socket of ZeroMQ would come again with all its topics.
+		c, err := net.Dial("tcp", strings.TrimPrefix(prog.Endpoint(), "tcp://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		said := make([]byte, 64)
+		copy(said, "\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x03\x00NULL")
+		said = append(said, "\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03SUB"...)
+		for j := range 2000 { // 400 kB, of which ZeroMQ makes 16 MB
+			topic := make([]byte, 200)
+			copy(topic, fmt.Sprint("\x01", j, " ", i))
+			said = append(append(said, 0, byte(len(topic))), topic...)
+		}
+		if _, err := c.Write(said); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetReadDeadline(time.Now().Add(patience))
+		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal("it is not thrown out")
+		}
+		s.snapshot()
+	}
+	if grown := resident(t) - before; grown > 128<<20 {
+		t.Errorf("%d MiB are kept of its topics", grown>>20)
+	}
+}
+
+// resident is this process's resident memory, bytes.
+func resident(t *testing.T) int {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := strconv.Atoi(strings.Fields(string(text))[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages * os.Getpagesize()
 }
 
 func TestTakenPort(t *testing.T) {

@@ -35,6 +35,7 @@ type outbox struct {
 	turn    []*backlog // the same, in the order of trying
 	retry   time.Duration
 	next    time.Time // of the next try
+	pause   func(time.Duration)
 
 	undeliverable int64 // answers whose peer was gone, or that a full backlog did not take
 }
@@ -45,29 +46,73 @@ type peers interface {
 	look()                       // whether those who had no room have some now
 }
 
-// router is the peers of a ROUTER.
-type router struct{ *zmq4.Socket }
+// largeAnswer is from how many bytes on an answer is counted until ZeroMQ has
+// passed it on: its own limit for a peer, sendQueue, is of messages. All below
+// make no more than 2 MiB.
+const largeAnswer = 8 << 10
 
-func (r router) send(frames ...[]byte) error { return sock.Send(r.Socket, frames...) }
+// router is the peers of a ROUTER.
+type router struct {
+	*zmq4.Socket
+	large map[string]*sock.Unsent // by peer, where there is some
+	most  int                     // of these, until those without are looked for
+}
+
+func newRouter(s *zmq4.Socket) *router {
+	return &router{Socket: s, large: make(map[string]*sock.Unsent)}
+}
+
+func (r *router) send(frames ...[]byte) error {
+	n := size(frames)
+	if n < largeAnswer {
+		return sock.Send(r.Socket, frames...)
+	}
+	peer := string(frames[0])
+	u := r.large[peer]
+	if u == nil {
+		r.forget()
+		u = sock.NewUnsent()
+		r.large[peer] = u
+	}
+	if has := u.Bytes(); has > 0 && has+n > maxBacklogBytes {
+		return sock.ErrAgain
+	}
+	return sock.SendCounted(r.Socket, u, frames...)
+}
+
+// forget lets go of those whose large answers are gone, now and then.
+func (r *router) forget() {
+	if len(r.large) < r.most {
+		return
+	}
+	for peer, u := range r.large {
+		if u.Bytes() == 0 {
+			u.Close()
+			delete(r.large, peer)
+		}
+	}
+	r.most = max(64, 2*len(r.large))
+}
 
 // look asks for the events: ZeroMQ looks for news of its pipes only now and then
 // while sending.
-func (r router) look() { _, _ = r.GetEvents() }
+func (r *router) look() { _, _ = r.GetEvents() }
 
 // backlog is what one slow peer has not taken yet.
 type backlog struct {
 	sender  string
 	answers [][][]byte // whole messages
 	bytes   int
+	stuck   bool // it was full, and nothing has gone since
 }
 
 func newOutbox(peers peers) *outbox {
-	return &outbox{peers: peers, slow: make(map[string]*backlog)}
+	return &outbox{peers: peers, slow: make(map[string]*backlog), pause: time.Sleep}
 }
 
 // send hands an answer to the peer or to its backlog; payload is copied. It
 // reports false when the backlog is over its limit and does not move: what was
-// in it is lost then, and the sender must end.
+// in it is lost then, but for the newest answer, and the sender must end.
 func (o *outbox) send(env *envelope, payload []byte) bool {
 	if len(o.slow) > 0 {
 		if b := o.slow[env.sender]; b != nil {
@@ -94,34 +139,35 @@ func (o *outbox) try(frames [][]byte, payload []byte) error {
 }
 
 func (o *outbox) append(b *backlog, env *envelope, payload []byte) bool {
-	if !o.makeRoom(b, len(payload)) {
-		o.undeliverable += int64(len(b.answers)) + 1
-		o.drop(b)
-		return false
-	}
+	room := o.makeRoom(b, len(payload))
 	if o.slow[b.sender] != b { // it caught up while we made room
 		return o.send(env, payload)
+	}
+	if !room {
+		o.undeliverable += int64(len(b.answers))
+		b.answers, b.bytes, b.stuck = nil, 0, true
 	}
 	answer := make([][]byte, 0, len(env.frames)+1)
 	answer = append(answer, env.frames...)
 	answer = append(answer, append([]byte(nil), payload...))
 	b.answers = append(b.answers, answer)
 	b.bytes += size(answer)
-	return true
+	return room
 }
 
 // makeRoom lets a peer that does read catch up: one event can bring it more
-// answers than the backlog holds.
+// answers than the backlog holds. One that did not move is not waited for again:
+// everybody else waits, too.
 func (o *outbox) makeRoom(b *backlog, more int) bool {
 	for still := time.Duration(0); len(b.answers) >= maxBacklog || len(b.answers) > 0 && b.bytes+more > maxBacklogBytes; {
 		if o.drain(b, retrySends) > 0 {
 			still = 0
 			continue
 		}
-		if still >= patience {
+		if b.stuck || still >= patience {
 			return false
 		}
-		time.Sleep(patienceSleep)
+		o.pause(patienceSleep)
 		still += patienceSleep
 	}
 	return true
@@ -146,6 +192,7 @@ func (o *outbox) drain(b *backlog, limit int) int {
 		b.answers[0] = nil
 		b.answers = b.answers[1:]
 		b.bytes -= size(answer)
+		b.stuck = false
 		sent++
 	}
 	if len(b.answers) == 0 {

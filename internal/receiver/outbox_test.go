@@ -13,14 +13,17 @@ import (
 )
 
 // outboxWithPeer is an outbox and a peer that does not read until told to.
-func outboxWithPeer(t *testing.T) (*outbox, *peertest.Peer, *envelope) {
+func outboxWithPeer(t *testing.T) (*outbox, *peertest.Peer, *envelope) { return outboxWithPeerOf(t, 8) }
+
+// outboxWithPeerOf is that where ZeroMQ keeps so many messages.
+func outboxWithPeerOf(t *testing.T, queue int) (*outbox, *peertest.Peer, *envelope) {
 	t.Helper()
 	ctx, err := sock.NewContext()
 	if err != nil {
 		t.Fatal(err)
 	}
 	socket, endpoint, err := ctx.Listen(zmq4.ROUTER, "tcp://127.0.0.1:*", sock.Options{
-		SendQueue: 8, Linger: -1,
+		SendQueue: queue, Linger: -1,
 		Prepare: func(s *zmq4.Socket) error { return errors.Join(s.SetRouterMandatory(1), s.SetSndbuf(4096)) },
 	})
 	if err != nil {
@@ -48,7 +51,7 @@ func outboxWithPeer(t *testing.T) (*outbox, *peertest.Peer, *envelope) {
 		t.Fatal(err)
 	}
 	env, _, _ := open(frames)
-	return newOutbox(router{socket}), p, env
+	return newOutbox(newRouter(socket)), p, env
 }
 
 // payload is a numbered answer of n bytes.
@@ -120,9 +123,70 @@ func TestBacklogIsBounded(t *testing.T) {
 		if lost < tc.most-1 || lost > tc.most+1 {
 			t.Errorf("%d answers of %d bytes lost, want about %d", lost, tc.size, tc.most)
 		}
-		if len(o.slow) != 0 || len(o.turn) != 0 {
-			t.Error("the backlog is still there")
+		if b := o.slow[env.sender]; b == nil || len(b.answers) != 1 || len(o.turn) != 1 {
+			t.Error("the backlog is still there, or the newest answer is not")
 		}
+	}
+}
+
+// ZeroMQ's limit for a peer is of messages: of large ones it is given less.
+func TestLargeAnswersAreBounded(t *testing.T) {
+	const each, queue = 1 << 20, 256
+	o, p, env := outboxWithPeerOf(t, queue)
+	sent := 0
+	for err := error(nil); err == nil && sent < queue; sent++ {
+		err = o.try(env.frames, payload(sent, each))
+		if err != nil && !errors.Is(err, sock.ErrAgain) {
+			t.Fatal(err)
+		}
+	}
+	if most := 64; sent > most {
+		t.Errorf("%d answers of %d bytes are on their way to a peer that does not read, want at most %d", sent, each, most)
+	}
+	// Once it reads there is room again, and nothing is lost.
+	for i := range sent - 1 {
+		frames, err := p.RecvFrames(soon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if last := frames[len(frames)-1]; len(last) != each || binary.BigEndian.Uint64(last) != uint64(i) {
+			t.Fatalf("answer %d has %d bytes", i, len(last))
+		}
+	}
+	for deadline := time.Now().Add(soon); o.try(env.frames, payload(0, each)) != nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no room")
+		}
+	}
+}
+
+// A peer that stands still is waited for once, not each time that its backlog is
+// full: everybody else waits meanwhile.
+func TestPeerThatStandsStillCostsNoTime(t *testing.T) {
+	o, p, env := outboxWithPeer(t)
+	for o.send(env, payload(0, 64<<10)) {
+	}
+	pauses := 0
+	o.pause = func(time.Duration) { pauses++ }
+	for overruns := 0; overruns < 3; {
+		if !o.send(env, payload(0, 64<<10)) {
+			overruns++
+		}
+	}
+	if pauses > 0 {
+		t.Errorf("it was waited for %d times more", pauses)
+	}
+	// It is when it has read something.
+	for deadline := time.Now().Add(soon); len(o.slow) > 0; o.flush(time.Now()) {
+		if time.Now().After(deadline) {
+			t.Fatal("its answers do not go")
+		}
+		_, _ = p.RecvFrames(time.Millisecond)
+	}
+	for o.send(env, payload(0, 64<<10)) {
+	}
+	if pauses == 0 {
+		t.Error("it was not waited for after it had read")
 	}
 }
 

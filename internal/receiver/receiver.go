@@ -194,7 +194,7 @@ func (r *Receiver) openSockets() (err error) {
 	if err != nil {
 		return err
 	}
-	r.out = newOutbox(router{r.socket})
+	r.out = newOutbox(newRouter(r.socket))
 	if r.waker, err = r.ctx.NewWaker(); err != nil {
 		return err
 	}

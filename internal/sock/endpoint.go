@@ -270,6 +270,18 @@ func (a address) taken() bool {
 	return true
 }
 
+// SamePort is an endpoint to listen on anew: with the port, where it may be any,
+// that was had the first time, when Listen said actual.
+func SamePort(endpoint, actual string) string {
+	a, err := parseListen(endpoint)
+	b, err2 := parse(actual)
+	if err != nil || err2 != nil || a.scheme != "tcp" {
+		return endpoint
+	}
+	a.port = b.port
+	return a.String()
+}
+
 // advertise turns the endpoint that ZeroMQ bound into one that a peer can use:
 // a wildcard becomes this host's first public address, else its loopback.
 func advertise(bound string) string {

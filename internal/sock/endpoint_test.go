@@ -145,3 +145,16 @@ func TestReach(t *testing.T) {
 		t.Errorf("no time left: %v", err)
 	}
 }
+
+func TestSamePort(t *testing.T) {
+	for _, c := range []struct{ endpoint, actual, want string }{
+		{"tcp://127.0.0.1:*", "tcp://127.0.0.1:1234", "tcp://127.0.0.1:1234"},
+		{"tcp://*:0", "tcp://10.1.2.3:1234", "tcp://*:1234"},
+		{"tcp://[::1]:7602", "tcp://[::1]:7602", "tcp://[::1]:7602"},
+		{"ipc:///tmp/x", "ipc:///tmp/x", "ipc:///tmp/x"},
+	} {
+		if got := SamePort(c.endpoint, c.actual); got != c.want {
+			t.Errorf("%s, %s: %s, want %s", c.endpoint, c.actual, got, c.want)
+		}
+	}
+}
