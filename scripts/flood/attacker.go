@@ -14,7 +14,7 @@ import (
 type kind struct {
 	name   string
 	engine string  // only where this one is offered
-	weight float64 // how many messages of a plain kind one of it stands for, 0: 1
+	weight float64 // how many small messages one of it stands for, by what it has of bytes, frames and connections; 0: 1
 	send   func(*attacker) error
 }
 

@@ -78,6 +78,7 @@ func (r *recent) some(n int) string {
 type service struct {
 	*program
 	endpoint, monitor, metrics string
+	start                      int64 // bytes of memory it had then
 }
 
 // tally is what became of one kind.
@@ -108,6 +109,7 @@ type result struct {
 
 // usage is what a program took, bytes and seconds.
 type usage struct {
+	Start  int64   `json:"start"` // when it had started
 	Before int64   `json:"before"`
 	Peak   int64   `json:"peak"`
 	After  int64   `json:"after"`
@@ -138,7 +140,7 @@ func (f *flood) run(ctx context.Context) (*result, error) {
 	}
 	f.say("undisturbed: %.0f good requests a second", r.GoodBefore)
 
-	recv, proxy := watch(f.recv.program), watch(f.proxy.program)
+	recv, proxy := watch(f.recv), watch(f.proxy)
 	var took time.Duration
 	r.GoodDuring, err = f.goodRate(ctx, func(ctx context.Context) error {
 		stop := bystander.ask()
@@ -199,7 +201,7 @@ func (f *flood) judge(r *result, b *bystander) error {
 		name string
 		usage
 	}{{"pd-recv", r.Receiver}, {"pd-proxy", r.Proxy}} {
-		if grown := p.Peak - p.Before; grown > mostGrowth {
+		if grown := p.Peak - p.Start; grown > mostGrowth {
 			wrong("%s grew by %d MiB", p.name, grown>>20)
 		}
 	}
@@ -255,6 +257,11 @@ func (f *flood) startPrograms() (err error) {
 	}
 	if err := f.introduce(); err != nil {
 		return err
+	}
+	for _, s := range []*service{&f.recv, &f.proxy} {
+		if s.start, err = s.memory("VmRSS"); err != nil {
+			return err
+		}
 	}
 	for i := range goodPeers {
 		g, err := f.startGood(i)
@@ -368,8 +375,8 @@ func (f *flood) goodRate(ctx context.Context, meanwhile func(context.Context) er
 }
 
 // watch samples a program's memory until it is asked for.
-func watch(p *program) func() (usage, error) {
-	var u usage
+func watch(p service) func() (usage, error) {
+	u := usage{Start: p.start}
 	var err error
 	u.Before, err = p.memory("VmRSS")
 	u.Peak = u.Before
@@ -531,7 +538,7 @@ func (f *flood) table(w io.Writer, r *result) {
 		name string
 		usage
 	}{{"pd-recv", r.Receiver}, {"pd-proxy", r.Proxy}} {
-		fmt.Fprintf(w, "%s: %.1f MiB before, %.1f at most, %.1f after; %.1f s of a processor\n",
-			p.name, float64(p.Before)/mib, float64(p.Peak)/mib, float64(p.After)/mib, p.CPU)
+		fmt.Fprintf(w, "%s: %.1f MiB at its start, %.1f before the flood, %.1f at most, %.1f after; %.1f s of a processor\n",
+			p.name, float64(p.Start)/mib, float64(p.Before)/mib, float64(p.Peak)/mib, float64(p.After)/mib, p.CPU)
 	}
 }
