@@ -84,7 +84,7 @@ func (o *serveOptions) flags() []urfave.Flag {
 		cli.Var(&o.Proxy, "proxy", "ENDPOINT", "", "tell this pd-proxy which requests expire", cli.DialEndpoint),
 		o.monitorFlag,
 		cli.Var(&o.metrics, "metrics", "ADDR", "", "serve metrics and health over HTTP on HOST:PORT; port * is a free one", cli.HTTPAddress),
-		cli.Var(&o.shutdown, "shutdown-timeout", "TIME", "5s", "how long a stop by signal may take; 0 or inf: no limit", cli.Limit),
+		cli.Var(&o.shutdown, "shutdown-timeout", "TIME", "5s", "how long a stop by signal may take: of which up to 0.4 until all is written and taken; 0 or inf: no limit", cli.Limit),
 	}
 }
 

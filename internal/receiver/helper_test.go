@@ -193,7 +193,7 @@ func start(t *testing.T, change func(*Config)) *running {
 			Slots: 10, SlotBytes: testSlot, Epoch: 77, MaxGap: MaxGap, Lease: time.Hour,
 		},
 		OpenTarget:      func() (rdma.Target, error) { return r.target, nil },
-		ShutdownTimeout: soon,
+		ShutdownTimeout: time.Second,
 		Events: func(lines []byte, n int) {
 			if got := bytes.Count(lines, []byte("\n")); got != n {
 				t.Errorf("%d lines said to be %d", got, n)
@@ -229,6 +229,18 @@ func (r *running) end() {
 	case <-time.After(2 * soon):
 		r.t.Fatal("receiver does not end")
 	}
+}
+
+// said is how many warnings begin with a text.
+func (r *running) said(text string) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range r.warned {
+		if strings.HasPrefix(w, text) {
+			n++
+		}
+	}
+	return n
 }
 
 func (r *running) add(to *[]string, lines ...[]byte) {

@@ -230,6 +230,33 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
+// Who comes while it drains is refused, what is admitted ends, and then it ends.
+func TestShutdownDrains(t *testing.T) {
+	t.Parallel()
+	r := start(t, func(c *Config) { c.ShutdownTimeout = time.Hour })
+	p := r.dial(peertest.Options{})
+	p.attach("sender")
+	slots := wantSlots(t, p.alloc("A", 2, false, "k"), 1)
+	r.stop()
+	for r.said("stopping: ") == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	wantCode(t, p.alloc("B", 1, true, "b"), wire.CodeShuttingDown, 1)
+	slots = append(slots, wantSlots(t, p.alloc("A", 2, true, "l"), 1)...)
+	if resp := p.commit("A", slots...); !resp.Ready {
+		t.Errorf("the commit says %+v", resp)
+	}
+	select {
+	case <-r.ended:
+		t.Fatal("it ended before the request was taken")
+	case <-time.After(100 * time.Millisecond):
+	}
+	if resp := call[*wire.ReleaseResponse](p, &wire.ReleaseRequest{ReqID: "A"}); resp.Code != "" {
+		t.Errorf("the release says %+v", resp)
+	}
+	r.end()
+}
+
 // Shutdown does not wait longer than it may for a peer that does not read.
 func TestShutdownWithADeafPeer(t *testing.T) {
 	t.Parallel()

@@ -218,8 +218,9 @@ func (r *Receiver) WrittenBy() string {
 	return strings.Join(r.target.Engines(), ", ")
 }
 
-// Run serves until ctx ends, then answers everybody who waits and closes all,
-// the buffer included, within ShutdownTimeout.
+// Run serves until ctx ends, then answers everybody who waits, lets what is
+// admitted or ready go its way for a while, and closes all, the buffer included,
+// within ShutdownTimeout.
 func (r *Receiver) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, r.waker.Wake)()
 	go r.writers.watch(r.waker.Wake)
@@ -227,7 +228,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		var err error
 		if busy, err = r.turn(busy); err != nil {
-			return errors.Join(err, r.close(r.cfg.ShutdownTimeout/4))
+			return errors.Join(err, r.close(r.cfg.ShutdownTimeout/8))
 		}
 	}
 	return r.shutdown()

@@ -2,6 +2,7 @@ package receiver
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/pd-tools/pd-tools/internal/reservation"
@@ -13,23 +14,45 @@ import (
 // loses what its own thread has not read yet.
 const lastAnswers = 500 * time.Millisecond
 
-// shutdown answers everybody who waits, and those whose messages have come, and
-// closes all. Each of its four waits for others has a quarter of the time at most.
+// Of the time there is, drainShare is for what is admitted and ready, and each
+// of the four waits for others behind that has waitShare at most.
+const (
+	drainShare = 0.4
+	waitShare  = 0.125
+)
+
+// shutdown answers everybody who waits, lets what is admitted be written and what
+// is ready be taken for a while, and closes all.
 func (r *Receiver) shutdown() error {
-	quarter := r.cfg.ShutdownTimeout / 4
-	waited := r.core.Snapshot(time.Since(r.started)).Totals.Queue > 0
+	began := time.Now()
+	part := func(share float64) time.Duration { return time.Duration(float64(r.cfg.ShutdownTimeout) * share) }
+	each := part(waitShare)
+	waited := r.core.Snapshot(began.Sub(r.started)).Totals.Queue > 0
 	r.step(reservation.Shutdown{})
-	_, err := r.receive(sock.Recv)
+	err := r.drain(part(drainShare))
 	r.emit()
-	for now, end := time.Now(), time.Now().Add(quarter); len(r.out.turn) > 0 && now.Before(end); now = time.Now() {
+	for now, end := time.Now(), time.Now().Add(each); len(r.out.turn) > 0 && now.Before(end); now = time.Now() {
 		r.out.flush(now)
-		r.cfg.Asks.Answer(now, r.snapshot)
 		time.Sleep(r.out.wait(now, retryMax))
 	}
 	if waited {
-		time.Sleep(min(quarter, lastAnswers))
+		time.Sleep(min(each, lastAnswers-time.Since(began)))
 	}
-	return errors.Join(err, r.close(quarter))
+	return errors.Join(err, r.close(each))
+}
+
+// drain serves on until no request lives any more, for so long at most. New ones
+// are refused meanwhile.
+func (r *Receiver) drain(limit time.Duration) error {
+	end := time.Now().Add(limit)
+	_, err := r.receive(sock.Recv) // what has come is answered in any case
+	if live := r.core.Live(); live > 0 {
+		r.cfg.Warn("stopping", fmt.Sprintf("stopping: waiting for up to %v until the last %d requests are written and taken; new ones are refused", limit, live))
+	}
+	for busy := false; err == nil && r.core.Live() > 0 && time.Now().Before(end); {
+		busy, err = r.turn(busy)
+	}
+	return err
 }
 
 // close ends the helpers, the sockets and the buffer. The proxy and the peers

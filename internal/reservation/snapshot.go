@@ -41,6 +41,9 @@ func (m *Machine) Usage() (promised, held, quarantined, free int) {
 	return l.promised, l.held, l.quarantined, l.free()
 }
 
+// Live is how many requests there are that have not ended.
+func (m *Machine) Live() int { return len(m.live) }
+
 func (m *Machine) snapshotRefusals() map[string]int64 {
 	refused := make(map[string]int64, len(m.refused))
 	for code, n := range m.refused {

@@ -1,0 +1,135 @@
+package e2e
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+// F44: a receiver that is told to stop refuses what is new and answers who
+// waits; what is admitted is written, what is ready is taken, and it ends as soon
+// as nothing is left.
+func TestReceiverDrains(t *testing.T) {
+	t.Parallel()
+	r := receive(t, 10, "--shutdown-timeout", "3m") // 72 s of it to drain
+	s, waiting, old := send(t, r), send(t, r), lmcache(t, r)
+	s.write(batch("ready", 2, 0, 2), batch("half", 6, 0, 3))
+	s.result("ready", "ready")
+	r.settles("half of it is written", func(s snapshot) bool { return s.Slots.Written == 5 })
+	waiting.write(batch("waits", 8, 0, 8))
+	r.happens("queued", "waits")
+
+	began := time.Now()
+	r.kill(syscall.SIGTERM)
+	if l := waiting.result("waits", "failed"); l.str("code") != "shutting_down" {
+		t.Errorf("who waits is told %v", l)
+	}
+	r.says("until the last 2 requests are written and taken")
+	refused(t, old.call(old.request("new", 1, true, "k")), wire.CodeShuttingDown, 1)
+	if got := r.take("ready"); got != pattern(chunkSize, keys("ready", 0, 2)...) {
+		t.Error("what was ready has other bytes while it drains")
+	}
+	if stat := r.stat(); len(stat.Requests) != 1 || stat.Slots.Free != 4 {
+		t.Errorf("while it drains: %+v", stat)
+	}
+	s.write(batch("half", 6, 3, 3))
+	s.result("half", "ready")
+	if got := r.take("half"); got != pattern(chunkSize, keys("half", 0, 6)...) {
+		t.Error("what was finished while it drained has other bytes")
+	}
+	if code := r.exits(); code != 0 || time.Since(began) > soon {
+		t.Errorf("it ends with %d after %v", code, time.Since(began))
+	}
+	s.ends(0)
+	waiting.ends(1)
+}
+
+// What nobody comes for holds up the end no longer than it may; the second signal
+// not even so long.
+func TestReceiverDrainsInTime(t *testing.T) {
+	t.Parallel()
+	full := func(flags ...string) *receiver {
+		r := receive(t, 10, flags...)
+		s := send(t, r)
+		s.write(batch("A", 2, 0, 2), batch("B", 6, 0, 3))
+		s.result("A", "ready")
+		r.happens("admitted", "B")
+		return r
+	}
+	r, delay := full("--shutdown-timeout", "2s"), delays(t)
+	began := time.Now()
+	r.kill(syscall.SIGTERM)
+	if code, took := r.exits(), time.Since(began); code != 0 || took < 800*time.Millisecond || took > 2*time.Second+delay() {
+		t.Errorf("it ends with %d after %v", code, took)
+	}
+	r = full("--shutdown-timeout", "3m")
+	began = time.Now()
+	r.kill(syscall.SIGTERM)
+	r.says("stopping: ")
+	r.kill(syscall.SIGTERM)
+	if code := r.exits(); code != 143 || time.Since(began) > soon {
+		t.Errorf("the second signal ends it with %d after %v", code, time.Since(began))
+	}
+}
+
+// F44: a sender that is told to stop finishes what is admitted and read, takes
+// back what waits, and reads nothing new.
+func TestSenderDrains(t *testing.T) {
+	t.Parallel()
+	const total = 2000 // chunks, one a batch: a transfer that takes its time
+	r := receive(t, total, "--lease", "1m")
+	s := send(t, r, "--batch", "1", "--shutdown-timeout", "2m")
+	s.write(batch("active", total, 0, total))
+	r.happens("admitted", "active")
+	for i := range 2 {
+		id := fmt.Sprint("waits", i)
+		s.write(batch(id, total, 0, 1))
+		r.happens("queued", id)
+	}
+	r.kill(syscall.SIGSTOP)
+	active := len(s.lines("req_id", "active")) == 0
+	s.kill(syscall.SIGTERM)
+	r.kill(syscall.SIGCONT)
+	if l := s.result("active", "ready"); !active || l.num("sent") != total {
+		t.Errorf("the active one, unfinished then: %v, ends as %v", active, l)
+	}
+	for i := range 2 {
+		id := fmt.Sprint("waits", i)
+		s.result(id, "cancelled")
+		r.happens("cancelled", id)
+	}
+	if code := s.exits(); code != 143 {
+		t.Errorf("it ends with %d", code)
+	}
+	if r.take("active") != pattern(chunkSize, keys("active", 0, total)...) {
+		t.Error("what was delivered while it ended has other bytes")
+	}
+	r.empty()
+}
+
+// Each life of a receiver has an epoch of its own, larger than the one before, and
+// refuses what belongs to another.
+func TestEpochs(t *testing.T) {
+	t.Parallel()
+	r := receive(t, 10)
+	last := r.stat().Epoch
+	for range 3 {
+		p := attached(t, r, "raw")
+		p.alloc("A", 2, false, "A-0")
+		r.kill(syscall.SIGKILL)
+		r.exits()
+		r = receiveAt(t, r.endpoint, 10)
+		if now := r.stat().Epoch; now <= last {
+			t.Errorf("epoch %d after %d", now, last)
+		} else {
+			last = now
+		}
+		q := attached(t, r, "anew")
+		m := q.request("B", 2, false, "B-0")
+		m.Epoch = last - 1
+		refused(t, q.call(m), wire.CodeStaleEpoch, 1)
+	}
+}
