@@ -2,7 +2,7 @@
 
 FUZZTIME ?= 30s
 
-.PHONY: demo test interop interop-nixl build-interop test-plan test-hosts chaos bench build fuzz lint setup clean
+.PHONY: demo test interop interop-nixl interop-lmcache build-interop test-plan test-hosts chaos bench build fuzz lint setup clean
 
 demo: build
 	scripts/demo
@@ -21,6 +21,10 @@ interop: build-interop
 # Their bytes too, by NIXL and scripts/nixl-target: 90 MB of Python packages.
 interop-nixl: build-interop
 	scripts/interop/run nixl
+
+# The sender of the lmcache package itself: 6 GB of Python packages, so never by make test.
+interop-lmcache: build-interop
+	scripts/interop/run lmcache
 
 build-interop: build
 	go build -o bin/ ./scripts/interop/wirecheck
