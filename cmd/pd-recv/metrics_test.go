@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"io"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -13,20 +12,12 @@ import (
 	"github.com/pd-tools/pd-tools/internal/peertest"
 	"github.com/pd-tools/pd-tools/internal/receiver"
 	"github.com/pd-tools/pd-tools/internal/reservation"
+	"github.com/pd-tools/pd-tools/internal/testkit"
 )
 
 func health(t *testing.T, addr string) (int, string) {
 	t.Helper()
-	r, err := http.Get("http://" + addr + "/healthz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Body.Close()
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r.StatusCode, string(body)
+	return testkit.Get(t, "http://"+addr+"/healthz")
 }
 
 // A receiver is unhealthy before its loop turns and while that hangs, and well

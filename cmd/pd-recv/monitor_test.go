@@ -7,10 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pebbe/zmq4"
-
 	"github.com/pd-tools/pd-tools/internal/reservation"
-	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -18,8 +16,8 @@ import (
 func TestMonitor(t *testing.T) {
 	t.Parallel()
 	_, first := serveAndSay(t, "--buffer-size", "4KiB", "--chunk-size", "1KiB", "--monitor", "tcp://127.0.0.1:*")
-	messages := watch(t, first.Monitor)
-	s := next[*wire.Snapshot](t, messages)
+	watch := testkit.Subscribe(t, first.Monitor)
+	s := testkit.Next[*wire.Snapshot](watch, patience, "a Snapshot", nil)
 	if s.Kind != wire.KindReceiver || s.Epoch != first.Epoch || s.Endpoint != first.Endpoint || s.Slots.Total != 4 || s.Slots.Free != 4 {
 		t.Errorf("snapshot %+v", s)
 	}
@@ -28,7 +26,7 @@ func TestMonitor(t *testing.T) {
 	}
 	var told []wire.EventEntry
 	for len(told) < 3 {
-		e := next[*wire.Event](t, messages)
+		e := testkit.Next[*wire.Event](watch, patience, "a Event", nil)
 		if e.Kind != wire.KindReceiver || e.ID != s.ID || e.Epoch != s.Epoch || e.Dropped != 0 {
 			t.Errorf("event %+v, the snapshot %+v", e, s)
 		}
@@ -44,69 +42,10 @@ func TestMonitor(t *testing.T) {
 		}
 	}
 	for s.Slots.Ready == 0 {
-		s = next[*wire.Snapshot](t, messages)
+		s = testkit.Next[*wire.Snapshot](watch, patience, "a Snapshot", nil)
 	}
 	if r := s.Requests[0]; r.State != "ready" || r.Written != 2 || r.AdmittedMS < 0 || r.ReadyMS < r.FirstWriteMS {
 		t.Errorf("request %+v", r)
-	}
-}
-
-// watch subscribes; what comes is decoded.
-func watch(t *testing.T, endpoint string) <-chan wire.Message {
-	t.Helper()
-	ctx, err := sock.NewContext()
-	if err != nil {
-		t.Fatal(err)
-	}
-	socket, err := ctx.Dial(zmq4.SUB, endpoint, sock.Options{
-		MaxFrame: wire.MaxResponse, Linger: -1,
-		Prepare: func(s *zmq4.Socket) error { return s.SetSubscribe("") },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := socket.SetRcvtimeo(10 * time.Millisecond); err != nil {
-		t.Fatal(err)
-	}
-	messages, stop, done := make(chan wire.Message, 1000), make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		defer ctx.Close()
-		defer socket.Close()
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			frames, err := sock.RecvWait(socket, 1)
-			if err != nil {
-				continue
-			}
-			m, err := wire.Decode(frames[0])
-			if err != nil {
-				t.Error(err)
-				continue
-			}
-			messages <- m
-		}
-	}()
-	t.Cleanup(func() { close(stop); <-done })
-	return messages
-}
-
-// next is the next message of a type.
-func next[M wire.Message](t *testing.T, messages <-chan wire.Message) M {
-	t.Helper()
-	for late := time.After(patience); ; {
-		select {
-		case m := <-messages:
-			if m, ok := m.(M); ok {
-				return m
-			}
-		case <-late:
-			t.Fatalf("no %T comes", *new(M))
-		}
 	}
 }
 

@@ -18,54 +18,13 @@ import (
 	"github.com/pd-tools/pd-tools/internal/cli"
 	"github.com/pd-tools/pd-tools/internal/sender"
 	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
-// subscriber reads a monitor stream.
-type subscriber struct {
-	t      *testing.T
-	socket *zmq4.Socket
-	poller *zmq4.Poller
-}
-
-func subscribe(t *testing.T, endpoint string) *subscriber {
-	t.Helper()
-	ctx, err := sock.NewContext()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ctx.Close() })
-	socket, err := ctx.Dial(zmq4.SUB, endpoint, sock.Options{Prepare: func(s *zmq4.Socket) error { return s.SetSubscribe("") }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { socket.Close() })
-	s := &subscriber{t: t, socket: socket, poller: zmq4.NewPoller()}
-	s.poller.Add(socket, zmq4.POLLIN)
-	return s
-}
-
 // next waits for a message that ok likes.
-func next[T wire.Message](s *subscriber, what string, ok func(T) bool) T {
-	s.t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); {
-		if _, err := sock.Wait(s.poller, time.Until(end)); err != nil {
-			s.t.Fatal(err)
-		}
-		frames, err := sock.Recv(s.socket, 1)
-		if err != nil {
-			continue
-		}
-		m, err := wire.Decode(frames[0])
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		if m, is := m.(T); is && ok(m) {
-			return m
-		}
-	}
-	s.t.Fatalf("no message: %s", what)
-	panic("not reached")
+func next[T wire.Message](s *testkit.Subscriber, what string, ok func(T) bool) T {
+	return testkit.Next(s, patience, what, ok)
 }
 
 // stderrMatch waits until stderr matches and returns the first group.
@@ -89,7 +48,7 @@ func (p *process) stderrMatch(pattern string) string {
 func TestMonitor(t *testing.T) {
 	_, endpoint := startReceiver(t, "--sink=300ms")
 	s := start(t, "pd-send", "--to", endpoint, "--monitor", "tcp://127.0.0.1:*", "--name", "S")
-	watch := subscribe(t, s.stderrMatch(`pd-send: to watch it: pd-top (\S+)\n`))
+	watch := testkit.Subscribe(t, s.stderrMatch(`pd-send: to watch it: pd-top (\S+)\n`))
 	first := next(watch, "the first snapshot", func(*wire.SenderSnapshot) bool { return true })
 	if first.Kind != wire.KindSender || first.ID != "S" || first.Receivers[0].Endpoint != endpoint {
 		t.Errorf("%+v", first)
@@ -198,28 +157,18 @@ func (s *screen) read(r io.Reader) {
 // drawn waits for a progress line that ok likes.
 func (s *screen) drawn(t *testing.T, what string, ok func(line string) bool) {
 	t.Helper()
-	late := false
-	stop := time.AfterFunc(patience, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		late = true
-		s.news.Broadcast()
-	})
-	defer stop.Stop()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for {
+	seen := testkit.Until(s.news, patience, func() bool {
 		lines := strings.Split(s.text, clearLine)
 		for i := 1; i < len(lines)-1; i++ { // the last may not be whole
 			if line := lines[i]; !strings.HasSuffix(line, "\n") && ok(line) {
 				s.text = clearLine + lines[len(lines)-1]
-				return
+				return true
 			}
 		}
-		if late {
-			t.Fatalf("no progress line: %s: %q", what, s.text)
-		}
-		s.news.Wait()
+		return false
+	})
+	if !seen {
+		t.Fatalf("no progress line: %s", what)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pd-tools/pd-tools/internal/built"
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/rdma/engines"
 )
 
@@ -119,32 +120,27 @@ func (p *process) collect(stdout io.Reader) {
 // line waits for a line of stdout that has these fields, given in pairs.
 func (p *process) line(pairs ...string) map[string]any {
 	p.t.Helper()
-	late := false
-	stop := time.AfterFunc(patience, func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		late = true
-		p.news.Broadcast()
-	})
-	defer stop.Stop()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for {
+	var found map[string]any
+	testkit.Until(p.news, patience, func() bool {
 		for _, line := range p.lines {
 			if has(line, pairs) {
-				return line
+				found = line
+				return true
 			}
 		}
 		select {
 		case <-p.ended:
-			late = true
+			return true
 		default:
+			return false
 		}
-		if late {
-			p.t.Fatalf("%s has no line with %q: %v", p.name, pairs, p.lines)
-		}
-		p.news.Wait()
+	})
+	if found == nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.t.Fatalf("%s has no line with %q: %v", p.name, pairs, p.lines)
 	}
+	return found
 }
 
 func has(line map[string]any, pairs []string) bool {

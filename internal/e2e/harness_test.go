@@ -17,12 +17,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/pd-tools/pd-tools/internal/built"
+	"github.com/pd-tools/pd-tools/internal/testkit"
 )
 
 // bin is the folder of the programs under test, built as the tests are: with
@@ -66,19 +66,8 @@ const patience = 60 * time.Second
 // is busy, and less than what happens by a default time-out only.
 const soon = patience / 3
 
-// delays measures, from now on, by how much the machine holds programs up. What
-// it returns is to be allowed where a bound is the contract's.
-func delays(t *testing.T) func() time.Duration {
-	const nap, turns = 10 * time.Millisecond, 5 // a program and those that it waits for each have some
-	var worst atomic.Int64
-	go func() {
-		for began := time.Now(); t.Context().Err() == nil; began = time.Now() {
-			time.Sleep(nap)
-			worst.Store(max(worst.Load(), int64(time.Since(began)-nap)))
-		}
-	}()
-	return func() time.Duration { return turns * time.Duration(worst.Load()) }
-}
+// delays is by how much the machine holds programs up.
+var delays = testkit.Delays
 
 // line is one JSON line of a program's stdout.
 type line map[string]any
@@ -207,23 +196,12 @@ func (p *program) until(what string, ok func() bool) {
 }
 
 func (p *program) within(limit time.Duration, ok func() bool) bool {
-	late := false
-	stop := time.AfterFunc(limit, func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		late = true
-		p.news.Broadcast()
+	so := false
+	testkit.Until(p.news, limit, func() bool {
+		so = ok()
+		return so || p.ended
 	})
-	defer stop.Stop()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for !ok() {
-		if late || p.ended {
-			return ok()
-		}
-		p.news.Wait()
-	}
-	return true
+	return so
 }
 
 // event waits for a line of stdout with these fields, given in pairs.

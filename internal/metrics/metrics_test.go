@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/common/model"
 	"go.uber.org/goleak"
 
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -75,21 +76,9 @@ func serve(t *testing.T, name string, p *program, times *Times) *Server {
 	return s
 }
 
-// get returns the status and the body.
 func get(t *testing.T, s *Server, path string) (int, string) {
 	t.Helper()
-	c := http.Client{Timeout: time.Minute}
-	defer c.CloseIdleConnections()
-	r, err := c.Get("http://" + s.Addr() + path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Body.Close()
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r.StatusCode, string(body)
+	return testkit.Get(t, "http://"+s.Addr()+path)
 }
 
 func scrape(t *testing.T, s *Server) map[string]*dto.MetricFamily {

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -78,81 +79,20 @@ func (prog *program) build() wire.Message {
 	return s
 }
 
-// subscriber is a monitor, in its test's goroutine.
-type subscriber struct {
-	t      *testing.T
-	ctx    *sock.Context
-	socket *zmq4.Socket
-	poller *zmq4.Poller
-}
+// subscriber is a monitor.
+type subscriber struct{ *testkit.Subscriber }
 
-func subscribe(t *testing.T, endpoint string) *subscriber {
+func subscribe(t *testing.T, endpoint string) subscriber {
 	t.Helper()
-	ctx, err := sock.NewContext()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &subscriber{t: t, ctx: ctx, poller: zmq4.NewPoller()}
-	s.socket, err = ctx.Dial(zmq4.SUB, endpoint, sock.Options{
-		MaxFrame: wire.MaxResponse, RecvQueue: 4, Linger: -1,
-		Prepare: func(z *zmq4.Socket) error { return z.SetSubscribe("") },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.poller.Add(s.socket, zmq4.POLLIN)
-	t.Cleanup(s.close)
-	return s
+	return subscriber{testkit.Subscribe(t, endpoint)}
 }
 
-func (s *subscriber) close() {
-	if s.socket != nil {
-		s.socket.Close()
-		s.ctx.Close()
-		s.socket = nil
-	}
+func (s subscriber) snapshot() *wire.Snapshot {
+	return testkit.Next[*wire.Snapshot](s.Subscriber, patience, "a Snapshot", nil)
 }
 
-// next is the next message, or nil after d.
-func (s *subscriber) next(d time.Duration) wire.Message {
-	s.t.Helper()
-	if _, err := sock.Wait(s.poller, d); err != nil {
-		s.t.Fatal(err)
-	}
-	frames, err := sock.Recv(s.socket, 1)
-	if err == sock.ErrAgain {
-		return nil
-	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	m, err := wire.Decode(frames[0])
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return m
-}
-
-func (s *subscriber) snapshot() *wire.Snapshot {
-	s.t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); {
-		if m, ok := s.next(time.Second).(*wire.Snapshot); ok {
-			return m
-		}
-	}
-	s.t.Fatal("no Snapshot comes")
-	return nil
-}
-
-func (s *subscriber) event() *wire.Event {
-	s.t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); {
-		if m, ok := s.next(time.Second).(*wire.Event); ok {
-			return m
-		}
-	}
-	s.t.Fatal("no Event comes")
-	return nil
+func (s subscriber) event() *wire.Event {
+	return testkit.Next[*wire.Event](s.Subscriber, patience, "an Event", nil)
 }
 
 func (prog *program) until(t *testing.T, watched bool) {
@@ -173,7 +113,7 @@ func TestNobodyWatches(t *testing.T) {
 	if e := s.event(); len(e.Events) != 1 || e.Events[0].ReqID != "during" || e.Dropped != 0 || e.Kind != wire.KindReceiver || e.ID != "r" || e.Epoch != 7 {
 		t.Errorf("event %+v, want what happened while somebody was subscribed", e)
 	}
-	s.close()
+	s.Close()
 	prog.until(t, false)
 	prog.Event(wire.EventEntry{ReqID: "after"})
 	built := prog.built.Load()
@@ -204,7 +144,7 @@ func TestLateJoiner(t *testing.T) {
 		if age := time.Since(m.Time.Time); age > longPeriod/2 || len(m.Requests) != manyEntries+1 {
 			t.Errorf("a Snapshot of %v ago with %d requests", age, len(m.Requests))
 		}
-		s.close()
+		s.Close()
 	}
 }
 
@@ -232,14 +172,14 @@ func TestTenMessagesASecond(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				subscribe(t, prog.Endpoint()).close()
+				subscribe(t, prog.Endpoint()).Close()
 			}
 		}
 	}()
 	defer func() { close(stop); <-stopped; <-looking }()
 	snapshots, events := 0, 0
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
-		switch m := s.next(100 * time.Millisecond).(type) {
+		switch m := s.Next(100 * time.Millisecond).(type) {
 		case *wire.Snapshot:
 			snapshots++
 		case *wire.Event:
@@ -285,7 +225,7 @@ func TestEventBounded(t *testing.T) {
 // One who does not read misses messages; the others and the program do not.
 func TestStoppedSubscriber(t *testing.T) {
 	prog := publishNamed(t, 900, strings.Repeat("x", 4000)) // large, so that its buffers fill up
-	var stopped []*subscriber
+	var stopped []subscriber
 	for range 3 {
 		stopped = append(stopped, subscribe(t, prog.Endpoint()))
 	}
@@ -326,7 +266,7 @@ func TestStrangeSubscribers(t *testing.T) {
 	}
 	s := subscribe(t, prog.Endpoint())
 	s.snapshot()
-	s.close()
+	s.Close()
 	prog.until(t, false)
 }
 

@@ -6,11 +6,11 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/pebbe/zmq4"
 
 	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/rdma"
 	"github.com/pd-tools/pd-tools/wire"
 )
@@ -166,33 +166,28 @@ func (f *fakeReceiver) reply(m fakeMessage, msg wire.Message) {
 // wait waits for the n-th message, from 1, for which ok is true.
 func (f *fakeReceiver) wait(what string, n int, ok func(msg wire.Message) bool) fakeMessage {
 	f.t.Helper()
-	late := false
-	stop := time.AfterFunc(patience, func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		late = true
-		f.news.Broadcast()
-	})
-	defer stop.Stop()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for {
+	var found fakeMessage
+	came := testkit.Until(f.news, patience, func() bool {
 		seen := 0
 		for _, m := range f.got {
 			if ok(m.msg) {
 				if seen++; seen == n {
-					return m
+					found = m
+					return true
 				}
 			}
 		}
-		if late {
-			f.t.Fatalf("no %s came; there came %s", what, f.names())
-		}
-		f.news.Wait()
+		return false
+	})
+	if !came {
+		f.t.Fatalf("no %s came; there came %s", what, f.names())
 	}
+	return found
 }
 
 func (f *fakeReceiver) names() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	var names []string
 	for _, m := range f.got {
 		names = append(names, fmt.Sprintf("%T", m.msg))
@@ -338,20 +333,7 @@ func (r *fakeRemote) begun() int {
 // waitWrites waits until n writes have begun.
 func (r *fakeRemote) waitWrites(t *testing.T, n int) {
 	t.Helper()
-	late := false
-	stop := time.AfterFunc(patience, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		late = true
-		r.news.Broadcast()
-	})
-	defer stop.Stop()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for len(r.writes) < n && !late {
-		r.news.Wait()
-	}
-	if late {
-		t.Fatalf("%d of %d writes began", len(r.writes), n)
+	if !testkit.Until(r.news, patience, func() bool { return len(r.writes) >= n }) {
+		t.Fatalf("%d of %d writes began", r.begun(), n)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/pebbe/zmq4"
 
 	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -94,21 +95,11 @@ func (p *fakeProxy) read(socket *zmq4.Socket) {
 // wait waits for a notice that begins so.
 func (p *fakeProxy) wait(prefix string) {
 	p.t.Helper()
-	late := false
-	stop := time.AfterFunc(patience, func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		late = true
-		p.news.Broadcast()
-	})
-	defer stop.Stop()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for !slices.ContainsFunc(p.got, func(s string) bool { return strings.HasPrefix(s, prefix) }) {
-		if late {
-			p.t.Fatalf("proxy was not told %q but %q", prefix, p.got)
-		}
-		p.news.Wait()
+	told := func() bool {
+		return slices.ContainsFunc(p.got, func(s string) bool { return strings.HasPrefix(s, prefix) })
+	}
+	if !testkit.Until(p.news, patience, told) {
+		p.t.Fatalf("proxy was not told %q but %q", prefix, p.notices())
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/pd-tools/pd-tools/internal/manifest"
 	recv "github.com/pd-tools/pd-tools/internal/receiver"
 	"github.com/pd-tools/pd-tools/internal/reservation"
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/rdma"
 	"github.com/pd-tools/pd-tools/rdma/engines"
 )
@@ -149,27 +150,20 @@ func (r *testReceiver) holds(t *testing.T, reqID string, chunks int) {
 // event waits for an event of a request.
 func (r *testReceiver) event(t *testing.T, kind, reqID string) map[string]any {
 	t.Helper()
-	var late bool
-	stop := time.AfterFunc(patience, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		late = true
-		r.news.Broadcast()
-	})
-	defer stop.Stop()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for {
+	var found map[string]any
+	came := testkit.Until(r.news, patience, func() bool {
 		for _, ev := range r.events {
 			if ev["event"] == kind && ev["req_id"] == reqID {
-				return ev
+				found = ev
+				return true
 			}
 		}
-		if late {
-			t.Fatalf("no event %s of %s; there were %v", kind, reqID, r.events)
-		}
-		r.news.Wait()
+		return false
+	})
+	if !came {
+		t.Fatalf("no event %s of %s", kind, reqID)
 	}
+	return found
 }
 
 // sending is a Run under way.
@@ -247,23 +241,15 @@ func send(t *testing.T, cfg Config) *sending {
 // result waits for the end of a request.
 func (s *sending) result(reqID string) *Result {
 	s.t.Helper()
-	var late bool
-	stop := time.AfterFunc(patience, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		late = true
-		s.news.Broadcast()
+	var found *Result
+	ended := testkit.Until(s.news, patience, func() bool {
+		found = s.results[reqID]
+		return found != nil
 	})
-	defer stop.Stop()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for s.results[reqID] == nil {
-		if late {
-			s.t.Fatalf("request %s has not ended; notes: %q", reqID, s.notes)
-		}
-		s.news.Wait()
+	if !ended {
+		s.t.Fatalf("request %s has not ended", reqID)
 	}
-	return s.results[reqID]
+	return found
 }
 
 // wait waits for the end of the run.

@@ -1,0 +1,66 @@
+// Package testkit has what the tests of several packages share: a wait with a
+// deadline, how far the machine holds programs up, a monitor, and an HTTP
+// client. It knows nothing of what is tested. Only tests import it.
+package testkit
+
+import (
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Until waits until ok, which is called with c's lock held, or until d has
+// passed: then it is false.
+func Until(c *sync.Cond, d time.Duration, ok func() bool) bool {
+	late := false
+	stop := time.AfterFunc(d, func() {
+		c.L.Lock()
+		defer c.L.Unlock()
+		late = true
+		c.Broadcast()
+	})
+	defer stop.Stop()
+	c.L.Lock()
+	defer c.L.Unlock()
+	for !ok() {
+		if late {
+			return false
+		}
+		c.Wait()
+	}
+	return true
+}
+
+// Delays measures, from now on, by how much the machine holds programs up. What
+// it returns is to be allowed where a bound is the contract's.
+func Delays(t *testing.T) func() time.Duration {
+	const nap, turns = 10 * time.Millisecond, 5 // a program and those that it waits for each have some
+	var worst atomic.Int64
+	go func() {
+		for began := time.Now(); t.Context().Err() == nil; began = time.Now() {
+			time.Sleep(nap)
+			worst.Store(max(worst.Load(), int64(time.Since(began)-nap)))
+		}
+	}()
+	return func() time.Duration { return turns * time.Duration(worst.Load()) }
+}
+
+// Get returns the status and the body.
+func Get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	c := http.Client{Timeout: time.Minute}
+	defer c.CloseIdleConnections()
+	r, err := c.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, string(body)
+}
