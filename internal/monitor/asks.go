@@ -33,12 +33,15 @@ type Asks struct {
 // sets it itself, with WakeBy.
 func NewAsks(wake func()) *Asks { return &Asks{wake: wake} }
 
-// WakeBy says how the loop is woken, before its first turn. Whoever has asked
-// until then is answered in that turn.
+// WakeBy says how the loop is woken, before its first turn, and wakes it if
+// anybody has asked until then.
 func (a *Asks) WakeBy(wake func()) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.wake = wake
+	a.mu.Unlock()
+	if a.waiting.Load() {
+		wake()
+	}
 }
 
 // Add asks: the loop calls f, which must not block, with a message that others

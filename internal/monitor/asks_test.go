@@ -22,9 +22,12 @@ func TestAsks(t *testing.T) {
 	}
 	ask() // before the loop says how it is woken
 	a.WakeBy(func() { woken++ })
+	if woken != 1 {
+		t.Error("the loop may sleep, though somebody has asked before it could be woken")
+	}
 	ask()
 	a.Answer(now, build)
-	if woken != 1 || built != 1 || len(got) != 2 || got[0] != got[1] {
+	if woken != 2 || built != 1 || len(got) != 2 || got[0] != got[1] {
 		t.Fatalf("woken %d, built %d, answers %v, want one message for both", woken, built, got)
 	}
 	ask()
