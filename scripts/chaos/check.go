@@ -12,12 +12,16 @@ import (
 //
 //   - A sender that is killed says no more. What became ready before is the
 //     decoder's; all else of it expires.
+//   - A sender that loses its receiver, or cannot deliver its notice, calls the
+//     request failed, though it may be ready at the receiver, where it is the
+//     decoder's then. Only a proxy that asks receivers can tell of such a one.
 //   - A receiver that is killed takes all it had with it, the lines that it had
 //     not written yet included.
 //   - A receiver that is terminated answers who waits; requests that it had
 //     admitted end with it, without a line.
 //   - PUSH has no acknowledgement: a notice that was handed to a connection which
-//     then breaks, or to a proxy which then dies, is lost.
+//     then breaks, or to a proxy which then dies, is lost, and the request expires
+//     unread. Not where proxies ask receivers for what is ready.
 func (l *ledger) check() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -34,6 +38,7 @@ func (l *ledger) check() []string {
 		c.toldOnlyReady(q)
 		c.whole(q)
 		c.released(q)
+		c.notLost(q)
 		c.refusals(q)
 	}
 	for _, r := range l.receivers {
@@ -224,7 +229,7 @@ func (c *checker) kinds(q *request) (list [][]string) {
 func (c *checker) toldOnlyReady(q *request) {
 	for _, r := range q.results {
 		for _, o := range c.told[q.id] {
-			if o.Status == "ready" && r.Status != "ready" {
+			if o.Status == "ready" && r.Status != "ready" && !(c.recover && c.saidBy(q, "ready")) {
 				c.fault("a proxy calls request %s ready, its sender %s: %s", q.id, r.Status, r.Error)
 			}
 			if o.Status == "failed" && r.Status == "ready" && !c.saidBy(q, "expired") {
@@ -257,6 +262,19 @@ func (c *checker) released(q *request) {
 	for _, h := range c.seen[q.id] {
 		if h.has("released") && !h.life.sink && !q.releases {
 			c.fault("%s: request %s is released, and no decoder did it", h.life.name, q.id)
+		}
+	}
+}
+
+// notLost: where proxies ask receivers for what is ready, they tell of all of it
+// in time, of what its sender calls failed excepted: the proxy was told so.
+func (c *checker) notLost(q *request) {
+	if !c.recover || q.said("failed") || q.said("cancelled") {
+		return
+	}
+	for _, h := range c.seen[q.id] {
+		if h.ready != nil && h.last() == "expired" {
+			c.fault("%s: request %s was ready and expired unread, though proxies ask for what is ready", h.life.name, q.id)
 		}
 	}
 }

@@ -92,8 +92,13 @@ func (d *decoders) next() (id string, ok bool) {
 // decode has a request taken that a proxy told of.
 func (w *world) decode(id string) {
 	var q *request
-	w.ledger.add(func() { q = w.requests[id] })
-	if q != nil && q.total > 0 && !w.receivers[q.to].sink {
+	again := false // another proxy told of it, or another life
+	w.ledger.add(func() {
+		if q = w.requests[id]; q != nil {
+			again, q.queued = q.queued, true
+		}
+	})
+	if q != nil && !again && q.total > 0 && !w.receivers[q.to].sink {
 		w.receivers[q.to].decoders.add(id)
 	}
 }

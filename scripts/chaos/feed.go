@@ -41,6 +41,7 @@ func (w *world) writeSources() error {
 			return err
 		}
 	}
+	w.disk, _ = newDisk(filepath.Join(w.dir, "sources")) // main has said why not
 	return nil
 }
 
@@ -94,13 +95,17 @@ func (w *world) oneSender(s *sender, rnd *rand.Rand) error {
 		return err
 	}
 	args := []string{
-		"--name", life.name, "--proxy", s.toTell.endpoint(), "--timeout", sendTimeout.String(),
+		"--name", life.name, "--proxy", s.proxyEndpoint(), "--timeout", sendTimeout.String(),
 		"--staging-size", strconv.Itoa((4 + rnd.IntN(12)) * w.chunk), "--batch", strconv.Itoa(1 + rnd.IntN(8)),
 	}
-	for _, r := range s.toRecv {
-		args = append(args, "--to", r.endpoint())
+	for _, r := range w.receivers {
+		args = append(args, "--to", s.receiverEndpoint(r))
 	}
-	proc, err := start(w.dir, life.name, filepath.Join(w.bin, "pd-send"), func(text []byte) {
+	program := filepath.Join(w.bin, "pd-send")
+	if s.plug != nil {
+		program, args = "ip", append([]string{"netns", "exec", s.plug.ns, program}, args...)
+	}
+	proc, err := start(w.dir, life.name, program, func(text []byte) {
 		r, ok := line[result](w.ledger, life.name, text)
 		if !ok {
 			return
@@ -143,6 +148,20 @@ func (w *world) oneSender(s *sender, rnd *rand.Rand) error {
 	w.add(func() { life.how, life.code = proc.how(), proc.code() })
 	w.say("%s ended %s with code %d", life.name, life.how, life.code)
 	return err
+}
+
+func (s *sender) receiverEndpoint(r *receiver) string {
+	if s.plug != nil {
+		return s.plug.endpoint(r.port)
+	}
+	return s.toRecv[r.index].endpoint()
+}
+
+func (s *sender) proxyEndpoint() string {
+	if s.plug != nil {
+		return s.plug.endpoint(s.proxy.port)
+	}
+	return s.toTell.endpoint()
 }
 
 // feed writes a manifest into a sender's pipe as a serving engine would: in time

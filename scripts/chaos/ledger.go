@@ -11,6 +11,7 @@ import (
 
 // ledger is all that was fed, printed and taken in the run of one seed.
 type ledger struct {
+	recover   bool // proxies ask for what is ready
 	mu        sync.Mutex
 	requests  map[string]*request
 	senders   []*senderLife
@@ -24,8 +25,8 @@ type ledger struct {
 	quiet     time.Duration
 }
 
-func newLedger() *ledger {
-	return &ledger{requests: map[string]*request{}, faults: map[string]int{}}
+func newLedger(recover bool) *ledger {
+	return &ledger{recover: recover, requests: map[string]*request{}, faults: map[string]int{}}
 }
 
 // request is one that was fed to a sender.
@@ -38,6 +39,7 @@ type request struct {
 	begun     bool // its first line went into the sender's pipe
 	cancelled bool // a cancel line was fed
 	results   []result
+	queued    bool      // for a decoder
 	releases  bool      // we asked for its release, or had it asked for
 	refused   []refusal // takes
 }

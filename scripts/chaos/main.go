@@ -70,8 +70,9 @@ func main() {
 	}
 	f := &figures{Outcomes: map[string]int{}, Kinds: map[string]int{}, Lives: map[string]int{}}
 	began := time.Now()
+	can := abilities(os.Stderr)
 	for _, seed := range list {
-		err := runSeed(ctx, f, *bin, seed, *during/time.Duration(len(list)), *keep)
+		err := runSeed(ctx, f, can, *bin, seed, *during/time.Duration(len(list)), *keep)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "chaos:", err)
 			os.Exit(1)
@@ -87,6 +88,29 @@ func main() {
 	if f.Wrong > 0 {
 		os.Exit(1)
 	}
+}
+
+// able is what can be done to programs on this machine.
+type able struct{ hosts, slow bool }
+
+// abilities finds out, and says what cannot.
+func abilities(w io.Writer) (can able) {
+	err := hosts()
+	if can.hosts = err == nil; !can.hosts {
+		fmt.Fprintln(w, "chaos: no sender has a host of its own, links are cut by relays only:", err)
+	}
+	dir, err := os.MkdirTemp("", prefix+"disk-")
+	if err == nil {
+		defer os.Remove(dir)
+		var d *disk
+		if d, err = newDisk(dir); err == nil {
+			d.close()
+		}
+	}
+	if can.slow = err == nil; !can.slow {
+		fmt.Fprintln(w, "chaos: no disk is slow:", err)
+	}
+	return can
 }
 
 func parseSeeds(s string) (list []uint64, err error) {
@@ -106,12 +130,12 @@ func parseSeeds(s string) (list []uint64, err error) {
 }
 
 // runSeed runs one world, checks it, and adds its figures.
-func runSeed(ctx context.Context, f *figures, bin string, seed uint64, during time.Duration, keep bool) error {
+func runSeed(ctx context.Context, f *figures, can able, bin string, seed uint64, during time.Duration, keep bool) error {
 	bin, err := filepath.Abs(bin)
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", fmt.Sprintf("pd-chaos-%d-", seed))
+	dir, err := os.MkdirTemp("", fmt.Sprintf("%sseed%d-", prefix, seed))
 	if err != nil {
 		return err
 	}
@@ -120,18 +144,22 @@ func runSeed(ctx context.Context, f *figures, bin string, seed uint64, during ti
 		names = append(names, "ofi", "shm,ofi")
 	}
 	c := newConfig(seed, names)
+	c.hosts = c.hosts && can.hosts && len(names) > 1
 	active := during - min(during/quietShare, quietMost)
-	faults := newFaults(seed, active, faultsASecond, func(string) bool { return true })
+	faults := newFaults(seed, active, faultsASecond, func(kind string) bool { return kind != "disk slow" || can.slow })
 	plan, err := os.Create(filepath.Join(dir, "plan"))
 	if err != nil {
 		return err
 	}
 	c.write(plan, faults)
 	plan.Close()
-	l := newLedger()
+	l := newLedger(c.recover)
 	w, err := newWorld(c, l, bin, dir)
 	if err == nil {
 		err = w.run(ctx, active, faults)
+	}
+	if w != nil {
+		err = errors.Join(err, w.remove())
 	}
 	if errors.Is(err, context.Canceled) {
 		return errors.Join(err, os.RemoveAll(dir))

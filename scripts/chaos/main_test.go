@@ -27,7 +27,7 @@ func TestSeedIsThePlan(t *testing.T) {
 
 // A run in which all is well, which each case below spoils in one way.
 func goodRun() *ledger {
-	l := newLedger()
+	l := newLedger(false)
 	at := time.Unix(1000, 0)
 	s := &senderLife{name: "send0.1", how: byItself}
 	r := &receiverLife{name: "recv0.1", counters: map[string]int64{"admitted": 2, "ready": 2, "released": 2}}

@@ -11,6 +11,10 @@ import (
 // lease is every receiver's --lease.
 const lease = time.Second
 
+// recoverTTL is --ready-ttl where proxies ask for what is ready: within it they
+// have, whatever befell them.
+const recoverTTL = 20 * time.Second
+
 // config is the world of a seed: which programs, and with which settings.
 type config struct {
 	seed      uint64
@@ -19,6 +23,8 @@ type config struct {
 	receivers []receiverConfig
 	proxies   int
 	senders   int
+	recover   bool // proxies ask receivers for what is ready
+	hosts     bool // senders but the last have hosts of their own
 }
 
 type receiverConfig struct {
@@ -69,6 +75,7 @@ var weights = []struct {
 	{"decoder died while it took", 8, 0, 0},
 	{"take killed", 4, 0, 300 * time.Millisecond},
 	{"producer slow", 7, 200 * time.Millisecond, lease * 2},
+	{"disk slow", 6, 300 * time.Millisecond, lease * 2},
 	{"source gone", 4, 50 * time.Millisecond, 500 * time.Millisecond},
 	{"signals that mean nothing", 7, 50 * time.Millisecond, 500 * time.Millisecond},
 	{"stdout not read", 6, 100 * time.Millisecond, 4 * time.Second},
@@ -80,9 +87,11 @@ func newConfig(seed uint64, engines []string) config {
 	c := config{
 		seed:    seed,
 		chunk:   (16 << 10) << rnd.IntN(3),
-		rate:    90,
+		rate:    100,
 		proxies: 1 + rnd.IntN(2),
 		senders: 3 + rnd.IntN(3),
+		recover: seed%2 == 0,
+		hosts:   seed%3 == 0,
 	}
 	for i := range 2 + rnd.IntN(2) {
 		r := receiverConfig{
@@ -94,6 +103,9 @@ func newConfig(seed uint64, engines []string) config {
 			readyTTL:  []time.Duration{4 * time.Second, 8 * time.Second}[rnd.IntN(2)],
 			decoders:  2 + rnd.IntN(4),
 			pause:     time.Duration(rnd.IntN(30)) * time.Millisecond,
+		}
+		if c.recover {
+			r.readyTTL = recoverTTL
 		}
 		if i > 0 && rnd.IntN(8) == 0 {
 			r.admission = "serial"

@@ -49,24 +49,11 @@ func (w *world) one(f fault) {
 		w.hit(f, &p.seat, (*process).terminate)
 	case "proxy stopped":
 		w.hit(f, &p.seat, func(p *process) { p.stop(f.long) })
-	case "sender cut off":
-		w.count(f, s.name+" from "+r.name)
-		s.toRecv[r.index].cut(f.long)
-	case "sender unheard":
-		w.count(f, s.name+" by "+r.name)
-		s.toRecv[r.index].silence(f.long)
-	case "proxy cut off":
-		w.count(f, s.name+" from its proxy")
-		from := time.Now()
-		s.toTell.cut(f.long)
-		w.add(func() {
-			if s.life != nil {
-				s.life.cuts = append(s.life.cuts, span{from, time.Now()})
-			}
-		})
-	case "proxy unheard":
-		w.count(f, s.name+" by its proxy")
-		s.toTell.silence(f.long)
+	case "sender cut off", "sender unheard", "proxy cut off", "proxy unheard":
+		w.separate(f, s, r)
+	case "disk slow":
+		w.count(f, "every read of a source")
+		w.disk.slowFor(f.long)
 	case "decoder slow":
 		w.count(f, r.name)
 		r.decoders.change(func() { r.decoders.slow = f.long })
@@ -90,6 +77,40 @@ func (w *world) one(f fault) {
 	default:
 		w.violated("there is no fault %q", f.kind)
 	}
+}
+
+// separate cuts a sender off from a receiver or its proxy; one that has a host
+// of its own from all.
+func (w *world) separate(f fault, s *sender, r *receiver) {
+	from := time.Now()
+	switch {
+	case s.plug != nil:
+		f.kind = "link down"
+		w.count(f, s.name)
+		if err := s.plug.cut(f.long); err != nil {
+			w.violated("%v", err)
+		}
+	case f.kind == "sender cut off":
+		w.count(f, s.name+" from "+r.name)
+		s.toRecv[r.index].cut(f.long)
+		return
+	case f.kind == "sender unheard":
+		w.count(f, s.name+" by "+r.name)
+		s.toRecv[r.index].silence(f.long)
+		return
+	case f.kind == "proxy cut off":
+		w.count(f, s.name+" from its proxy")
+		s.toTell.cut(f.long)
+	case f.kind == "proxy unheard":
+		w.count(f, s.name+" by its proxy")
+		s.toTell.silence(f.long)
+		return
+	}
+	w.add(func() {
+		if s.life != nil {
+			s.life.cuts = append(s.life.cuts, span{from, time.Now()})
+		}
+	})
 }
 
 func (w *world) seats() (all []*seat) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -39,6 +40,7 @@ type world struct {
 	receivers []*receiver
 	proxies   []*proxy
 	senders   []*sender
+	disk      *disk // of the sources; nil where it cannot be made slow
 
 	keepers sync.WaitGroup // of receivers and proxies
 	feeders sync.WaitGroup // of senders
@@ -114,7 +116,16 @@ type sender struct {
 	life   *senderLife
 	toRecv []*relay
 	toTell *relay
+	plug   *plug     // of its own host, if it has one; the relays are idle then
 	slow   time.Time // until when its producer pauses
+}
+
+// listen is where a program waits for others.
+func (w *world) listen(port int) string {
+	if w.hosts {
+		return "tcp://0.0.0.0:" + strconv.Itoa(port)
+	}
+	return endpoint(port)
 }
 
 func endpoint(port int) string { return "tcp://127.0.0.1:" + strconv.Itoa(port) }
@@ -134,6 +145,9 @@ func newWorld(c config, l *ledger, bin, dir string) (*world, error) {
 		w.proxies = append(w.proxies, p)
 	}
 	for i, rc := range c.receivers {
+		if c.hosts && rc.engine == "shm" {
+			rc.engine = "shm,ofi"
+		}
 		r := &receiver{receiverConfig: rc, index: i, proxy: w.proxies[i%len(w.proxies)]}
 		r.name = fmt.Sprint("recv", i)
 		if r.port, err = freePort(); err != nil {
@@ -156,6 +170,11 @@ func newWorld(c config, l *ledger, bin, dir string) (*world, error) {
 			return nil, err
 		}
 		w.senders = append(w.senders, s)
+		if c.hosts && i < c.senders-1 {
+			if s.plug, err = newPlug(i); err != nil {
+				return w, err
+			}
+		}
 	}
 	return w, w.writeSources()
 }
@@ -189,7 +208,7 @@ func (w *world) run(ctx context.Context, during time.Duration, faults []fault) e
 	feeding, starve := context.WithTimeout(living, during)
 	defer starve()
 	w.living, w.feeding = living, feeding
-	defer w.close()
+	var watchers sync.WaitGroup
 	for _, p := range w.proxies {
 		if err := w.startProxy(p); err != nil {
 			return err
@@ -202,6 +221,7 @@ func (w *world) run(ctx context.Context, during time.Duration, faults []fault) e
 		}
 		w.keepers.Go(func() { w.keepReceiver(r) })
 		r.decoders.start()
+		watchers.Go(func() { w.watch(r) })
 	}
 	for _, s := range w.senders {
 		w.feeders.Go(func() { w.keepSender(s) })
@@ -209,6 +229,7 @@ func (w *world) run(ctx context.Context, during time.Duration, faults []fault) e
 	w.strike(faults)
 	<-feeding.Done()
 	quietFrom := time.Now()
+	watchers.Wait()
 	w.strikes.Wait()
 	w.feeders.Wait()
 	w.say("all senders have ended")
@@ -224,17 +245,48 @@ func (w *world) run(ctx context.Context, during time.Duration, faults []fault) e
 	return ctx.Err()
 }
 
-func (w *world) close() {
+// remove takes everything away but the logs.
+func (w *world) remove() error {
+	var errs []error
 	for _, s := range w.senders {
 		for _, r := range append(s.toRecv, s.toTell) {
-			r.close()
+			errs = append(errs, r.close())
+		}
+		if s.plug != nil {
+			errs = append(errs, s.plug.remove())
 		}
 	}
-	w.log.Close()
+	if w.disk != nil {
+		w.disk.close()
+	}
+	return errors.Join(append(errs, w.log.Close())...)
+}
+
+// watch adds up a receiver's slots all the time.
+func (w *world) watch(r *receiver) {
+	conn, err := client.Dial(endpoint(r.port))
+	if err != nil {
+		w.violated("%s: %v", r.name, err)
+		return
+	}
+	defer conn.Close()
+	for w.feeding.Err() == nil {
+		w.stat(conn, r)
+		select {
+		case <-time.After(250 * time.Millisecond):
+		case <-w.feeding.Done():
+		}
+	}
 }
 
 func (w *world) startProxy(p *proxy) error {
 	life := &proxyLife{name: p.next(), proxy: p.index}
+	args := []string{"--listen", w.listen(p.port), "--json"}
+	if w.config.recover {
+		for _, r := range w.receivers {
+			args = append(args, "--recover", endpoint(r.port))
+		}
+	}
 	proc, err := start(w.dir, life.name, filepath.Join(w.bin, "pd-proxy"), func(text []byte) {
 		o, ok := line[outcome](w.ledger, life.name, text)
 		if !ok {
@@ -245,7 +297,7 @@ func (w *world) startProxy(p *proxy) error {
 		if o.Status == "ready" {
 			w.decode(o.ReqID)
 		}
-	}, "--listen", endpoint(p.port), "--json")
+	}, args...)
 	if err != nil {
 		return err
 	}
@@ -329,7 +381,7 @@ func (w *world) startReceiver(r *receiver) error {
 	life := &receiverLife{name: r.next(), receiver: r.index, sink: r.sink}
 	listening := make(chan struct{})
 	args := []string{
-		"--listen", endpoint(r.port), "--engine", r.engine, "--monitor", "none",
+		"--listen", w.listen(r.port), "--engine", r.engine, "--monitor", "none",
 		"--buffer-size", strconv.Itoa(r.slots * w.chunk), "--chunk-size", strconv.Itoa(w.chunk),
 		"--admission", r.admission, "--overtake", strconv.Itoa(r.overtake),
 		"--lease", lease.String(), "--admit-timeout", admitTimeout.String(), "--ready-ttl", r.readyTTL.String(),
@@ -361,8 +413,12 @@ func (w *world) startReceiver(r *receiver) error {
 		proc.up.Store(true)
 		open := descriptors(proc.cmd.Process.Pid)
 		sockets := unixNames(open.others)
-		// One more: its connection to the proxy may not be there yet.
-		w.add(func() { r.idle, life.sockets = len(open.others)+1, sockets })
+		// Its connection to the proxy may not be there yet, nor those of proxies that ask.
+		idle := len(open.others) + 1
+		if w.config.recover {
+			idle += len(w.proxies)
+		}
+		w.add(func() { r.idle, life.sockets = idle, sockets })
 	case <-proc.done: // keep says what is wrong
 	case <-time.After(patience):
 		return fmt.Errorf("%s does not listen after %v", life.name, patience)
@@ -389,6 +445,7 @@ func (w *world) becomesQuiet(r *receiver) {
 		if s = w.stat(conn, r); s != nil && s.Slots.Free == s.Slots.Total && s.Totals == (wire.SnapshotTotals{}) {
 			break
 		}
+		w.drop(conn, s)
 		if time.Now().After(deadline) {
 			text, _ := json.Marshal(s)
 			w.violated("%s is not empty %v after the end of all senders: %s", r.name, patience, text)
@@ -399,6 +456,25 @@ func (w *world) becomesQuiet(r *receiver) {
 	r.decoders.stop()
 	conn.Close()
 	w.settles(r, s)
+}
+
+// drop releases what nobody wants: it is ready, and its sender calls it failed.
+func (w *world) drop(conn *client.Conn, s *wire.Snapshot) {
+	if s == nil {
+		return
+	}
+	for i := range s.Requests {
+		unwanted := false
+		w.add(func() {
+			q := w.requests[s.Requests[i].ReqID]
+			if unwanted = q != nil && s.Requests[i].State == "ready" && (q.said("failed") || q.said("cancelled")); unwanted {
+				q.releases = true
+			}
+		})
+		if unwanted {
+			_, _ = ask(func(ctx context.Context) (struct{}, error) { return struct{}{}, conn.Release(ctx, s.Requests[i].ReqID) })
+		}
+	}
 }
 
 // stat asks for a receiver's state and adds it up; nil when it did not answer.

@@ -1,41 +1,19 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
-	"strings"
-	"syscall"
-	"time"
+
+	"github.com/pd-tools/pd-tools/internal/netns"
 )
 
-// prefix begins the name of every namespace and folder that is made here. The
-// run's pid and start follow, so that a later run knows what a killed one left.
+// prefix begins the name of every namespace and folder that is made here.
 const prefix = "pd-hosts-"
-
-// runName is of this run.
-func runName() string {
-	return fmt.Sprintf("%s%d-%s", prefix, os.Getpid(), started(os.Getpid()))
-}
-
-// started is when a process has, in ticks of the system, "" when there is none.
-// With it a pid is unique.
-func started(pid int) string {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return ""
-	}
-	// The second field is the program's name in parentheses and may hold
-	// anything; the start is the 22nd.
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	return fields[22-3]
-}
 
 // bed is some hosts, each a network namespace, joined by links.
 type bed struct {
@@ -64,21 +42,21 @@ type link struct {
 }
 
 func newBed(ctx context.Context, bin string) (*bed, error) {
-	if err := sweep(); err != nil {
+	if err := netns.Sweep(prefix); err != nil {
 		return nil, err
 	}
-	b := &bed{ctx: ctx, bin: bin, dir: filepath.Join(os.TempDir(), runName())}
+	b := &bed{ctx: ctx, bin: bin, dir: filepath.Join(os.TempDir(), netns.Name(prefix))}
 	return b, os.Mkdir(b.dir, 0o700)
 }
 
 // host adds one.
 func (b *bed) host(name string) (*host, error) {
-	h := &host{bed: b, name: name, ns: runName() + "-" + name}
-	if err := run("ip", "netns", "add", h.ns); err != nil {
+	h := &host{bed: b, name: name, ns: netns.Name(prefix) + "-" + name}
+	if err := netns.Add(h.ns); err != nil {
 		return nil, err
 	}
 	b.hosts = append(b.hosts, h)
-	return h, run("ip", "-n", h.ns, "link", "set", "lo", "up")
+	return h, nil
 }
 
 // link joins two hosts by a link of their own, from which sends at most mbits
@@ -89,12 +67,12 @@ func (b *bed) link(from, to *host, mbits int) (*link, error) {
 	// 198.18.0.0/15 is for test beds: RFC 2544.
 	l.fromAddr, l.toAddr = fmt.Sprintf("198.18.%d.1", b.links), fmt.Sprintf("198.18.%d.2", b.links)
 	return l, errors.Join(
-		run("ip", "link", "add", l.dev, "netns", from.ns, "type", "veth", "peer", "name", l.dev, "netns", to.ns),
-		run("ip", "-n", from.ns, "addr", "add", l.fromAddr+"/24", "dev", l.dev),
-		run("ip", "-n", to.ns, "addr", "add", l.toAddr+"/24", "dev", l.dev),
+		netns.Run("ip", "link", "add", l.dev, "netns", from.ns, "type", "veth", "peer", "name", l.dev, "netns", to.ns),
+		netns.Run("ip", "-n", from.ns, "addr", "add", l.fromAddr+"/24", "dev", l.dev),
+		netns.Run("ip", "-n", to.ns, "addr", "add", l.toAddr+"/24", "dev", l.dev),
 		l.pace(mbits),
-		run("ip", "-n", from.ns, "link", "set", l.dev, "up"),
-		run("ip", "-n", to.ns, "link", "set", l.dev, "up"),
+		netns.Run("ip", "-n", from.ns, "link", "set", l.dev, "up"),
+		netns.Run("ip", "-n", to.ns, "link", "set", l.dev, "up"),
 	)
 }
 
@@ -123,13 +101,13 @@ func (b *bed) star(n, mbits int) (decode *host, links []*link, err error) {
 // the processors are busy; the queue holds 20 ms more.
 func (l *link) pace(mbits int) error {
 	burst := max(64<<10, mbits*1e6/8*4/1000)
-	return run("tc", "-n", l.from.ns, "qdisc", "replace", "dev", l.dev, "root",
+	return netns.Run("tc", "-n", l.from.ns, "qdisc", "replace", "dev", l.dev, "root",
 		"tbf", "rate", strconv.Itoa(mbits)+"mbit", "burst", strconv.Itoa(burst), "latency", "20ms")
 }
 
 // cut pulls the plug at the far end: from goes on sending, and nobody hears.
-func (l *link) cut() error  { return run("ip", "-n", l.far.ns, "link", "set", l.dev, "down") }
-func (l *link) mend() error { return run("ip", "-n", l.far.ns, "link", "set", l.dev, "up") }
+func (l *link) cut() error  { return netns.Run("ip", "-n", l.far.ns, "link", "set", l.dev, "down") }
+func (l *link) mend() error { return netns.Run("ip", "-n", l.far.ns, "link", "set", l.dev, "up") }
 
 // remove ends all programs and takes everything away. It can be called at any
 // time, also when the bed is only half made.
@@ -137,7 +115,7 @@ func (b *bed) remove() error {
 	var errs []error
 	b.killAll()
 	for _, h := range b.hosts {
-		errs = append(errs, removeNamespace(h.ns))
+		errs = append(errs, netns.Remove(h.ns))
 	}
 	return errors.Join(append(errs, os.RemoveAll(b.dir))...)
 }
@@ -177,70 +155,4 @@ func possible(ctx context.Context) (err error) {
 	}
 	_, err = b.link(one, two, 1000)
 	return err
-}
-
-// sweep removes what runs that were killed have left.
-func sweep() error {
-	out, err := exec.Command("ip", "netns", "list").Output()
-	if err != nil {
-		return fmt.Errorf("ip netns list: %w", err)
-	}
-	var errs []error
-	for line := range strings.Lines(string(out)) {
-		name, _, _ := strings.Cut(strings.TrimSpace(line), " ") // "NAME (id: 0)"
-		if abandoned(name) {
-			errs = append(errs, removeNamespace(name))
-		}
-	}
-	folders, err := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*"))
-	for _, folder := range folders {
-		if abandoned(filepath.Base(folder)) {
-			errs = append(errs, os.RemoveAll(folder))
-		}
-	}
-	return errors.Join(append(errs, err)...)
-}
-
-var ours = regexp.MustCompile(`^` + prefix + `([0-9]+)-([0-9]+)(-[a-z0-9]+)?$`)
-
-// abandoned tells a name made by a run that lives no more.
-func abandoned(name string) bool {
-	match := ours.FindStringSubmatch(name)
-	if match == nil {
-		return false
-	}
-	pid, err := strconv.Atoi(match[1])
-	return err == nil && started(pid) != match[2]
-}
-
-// removeNamespace kills what is left in one of our namespaces and deletes it.
-// Its veth ends go with it, and with them the other ends.
-func removeNamespace(ns string) error {
-	for deadline := time.Now().Add(stopWithin); ; time.Sleep(5 * time.Millisecond) {
-		out, err := exec.Command("ip", "netns", "pids", ns).Output()
-		if err != nil {
-			return fmt.Errorf("ip netns pids %s: %w", ns, err)
-		}
-		pids := strings.Fields(string(out))
-		if len(pids) == 0 {
-			return run("ip", "netns", "delete", ns)
-		}
-		for _, text := range pids {
-			pid, err := strconv.Atoi(text)
-			if err != nil {
-				return fmt.Errorf("ip netns pids %s: %w", ns, err)
-			}
-			syscall.Kill(pid, syscall.SIGKILL)
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("cannot remove the network namespace %s: %s do not die", ns, strings.Join(pids, " "))
-		}
-	}
-}
-
-func run(name string, args ...string) error {
-	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(string(out)))
-	}
-	return nil
 }

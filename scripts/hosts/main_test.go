@@ -3,34 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
 )
-
-// What a later run may remove: only names of ours, and only of runs that are
-// over.
-func TestAbandoned(t *testing.T) {
-	const never = 1 << 30 // no pid
-	for name, want := range map[string]bool{
-		fmt.Sprint(prefix, never, "-1"):              true,
-		fmt.Sprint(prefix, never, "-1-decode"):       true,
-		fmt.Sprint(prefix, os.Getpid(), "-1-decode"): true, // a process of today that got its pid
-		runName():                                   false,
-		runName() + "-decode":                       false,
-		fmt.Sprint(prefix, 1, "-", started(1)):      false,
-		fmt.Sprint("my-", prefix, never, "-1-host"): false,
-		fmt.Sprint(prefix, never, "-decode"):        false,
-		prefix + "decode":                           false,
-		"decode":                                    false,
-		"":                                          false,
-	} {
-		if got := abandoned(name); got != want {
-			t.Errorf("%q: abandoned is %t", name, got)
-		}
-	}
-}
 
 func TestTable(t *testing.T) {
 	var none, all table
