@@ -87,7 +87,7 @@ func newConfig(seed uint64, engines []string) config {
 	c := config{
 		seed:    seed,
 		chunk:   (16 << 10) << rnd.IntN(3),
-		rate:    100,
+		rate:    130,
 		proxies: 1 + rnd.IntN(2),
 		senders: 3 + rnd.IntN(3),
 		recover: seed%2 == 0,
