@@ -2,7 +2,11 @@
 
 FUZZTIME ?= 30s
 
-.PHONY: demo test interop interop-nixl interop-lmcache build-interop test-plan test-hosts chaos bench build fuzz lint setup clean
+# Random walks through the admission core: the first seed, and how many requests.
+SIM_FROM ?= 1
+SIM_REQUESTS ?= 10000000
+
+.PHONY: demo sim test interop interop-nixl interop-lmcache build-interop test-plan test-hosts chaos bench build fuzz lint setup clean
 
 demo: build
 	scripts/demo
@@ -58,6 +62,11 @@ build: setup
 # Every fuzz target, one after the other, FUZZTIME each.
 fuzz: setup
 	scripts/fuzz $(FUZZTIME)
+
+# The admission core, simulated: every rule checked after every event. Prints the
+# requests, the events and the simulated time.
+sim: setup
+	go test -timeout 0 -count 1 -v -run 'TestSim(Day)?$$' ./internal/reservation -sim.from $(SIM_FROM) -sim.requests $(SIM_REQUESTS) -sim.day 24h
 
 lint: setup
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt these: $$unformatted"; exit 1; }

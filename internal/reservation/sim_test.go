@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -17,6 +16,7 @@ var (
 	simSeed     = flag.Uint64("sim.seed", 0, "run the simulator with this seed only")
 	simFrom     = flag.Uint64("sim.from", 1, "first seed")
 	simRequests = flag.Int64("sim.requests", 200_000, "simulated requests at least")
+	simDay      = flag.Duration("sim.day", 30*time.Minute, "how long TestSimDay's worlds live, in simulated time")
 )
 
 // TestSim walks at random through small worlds: senders that attached and
@@ -27,8 +27,10 @@ var (
 // everybody does their part and nothing may be left.
 func TestSim(t *testing.T) {
 	if *simSeed != 0 {
-		if _, err := simulate(*simSeed); err != nil {
+		if w, err := simulate(*simSeed); err != nil {
 			t.Fatal(report(*simSeed, err))
+		} else {
+			t.Logf("%d requests, %d events, %v", w.requests, w.events, w.md.now)
 		}
 		return
 	}
@@ -36,52 +38,107 @@ func TestSim(t *testing.T) {
 	if testing.Short() {
 		want = min(want, 10_000)
 	}
-	var requests, worlds atomic.Int64
-	next := *simFrom - 1
-	var mu sync.Mutex
+	var mu sync.Mutex // of all of these
+	var requests, ready, events, worlds int64
+	var ran time.Duration
 	var failure string
+	next := *simFrom
 	claim := func() (seed uint64, ok bool) {
 		mu.Lock()
 		defer mu.Unlock()
+		if failure != "" || requests >= want {
+			return 0, false
+		}
 		next++
-		return next, failure == "" && requests.Load() < want
+		return next - 1, true
+	}
+	done := func(seed uint64, w *world, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		requests += int64(w.requests)
+		ready += w.md.counters.Ready
+		events += int64(w.events)
+		ran += w.md.now
+		worlds++
+		if err != nil && failure == "" {
+			failure = report(seed, err)
+		}
 	}
 	var wg sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			for seed, ok := claim(); ok; seed, ok = claim() {
-				n, err := simulate(seed)
-				requests.Add(int64(n))
-				worlds.Add(1)
-				if err != nil {
-					mu.Lock()
-					failure = report(seed, err)
-					mu.Unlock()
-				}
+				w, err := simulate(seed)
+				done(seed, w, err)
 			}
 		})
 	}
 	wg.Wait()
-	t.Logf("%d requests in %d worlds", requests.Load(), worlds.Load())
+	t.Logf("seeds %d to %d: %d requests in %d worlds, of which %d became ready; %d events, after each of which all was checked; %.1f hours of simulated time",
+		*simFrom, next-1, requests, worlds, ready, events, ran.Hours())
 	if failure != "" {
 		t.Fatal(failure)
 	}
-	if requests.Load() < want {
-		t.Fatalf("only %d requests, want %d", requests.Load(), want)
-	}
 }
 
-// simulate walks through one world and says how many requests that took.
-func simulate(seed uint64) (int, error) {
+// simulate walks through one world.
+func simulate(seed uint64) (*world, error) {
 	s := newSim(seed)
 	for range 40 + s.rnd.IntN(160) {
 		for _, o := range s.act() {
 			if err := s.w.do(o); err != nil {
-				return s.w.requests, err
+				return s.w, err
 			}
 		}
 	}
-	return s.w.requests, s.w.do(op{verb: "drain"})
+	return s.w, s.w.do(op{verb: "drain"})
+}
+
+// TestSimDay lives in a world of each mode for a day without a new start: again
+// and again a walk, until all is drained.
+func TestSimDay(t *testing.T) {
+	day := *simDay
+	if testing.Short() {
+		day = min(day, time.Minute)
+	}
+	for _, mode := range []Mode{Reserve, Serial, None} {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			s := newSim(*simFrom)
+			cfg := s.w.cfg
+			cfg.Mode, cfg.AdmitTimeout, cfg.SenderShare = mode, 3*time.Second, cfg.Slots/2
+			s.w = newWorld(cfg)
+			for s.w.md.now < day {
+				if err := s.walk(); err != nil {
+					t.Fatalf("seed %d, after %v: %v", *simFrom, s.w.md.now, err)
+				}
+			}
+			t.Logf("%d requests, %d became ready; %d events, %v", s.w.requests, s.w.md.counters.Ready, s.w.events, s.w.md.now)
+		})
+	}
+}
+
+// walk is part of a long life: it ends with everything drained, and what is past
+// is forgotten.
+func (s *sim) walk() error {
+	for range 40 + s.rnd.IntN(160) {
+		for _, o := range s.act() {
+			if o.verb == "shutdown" {
+				continue
+			}
+			if err := s.w.do(o); err != nil {
+				return err
+			}
+		}
+	}
+	if err := s.w.do(op{verb: "drain"}); err != nil {
+		return err
+	}
+	s.plans = s.plans[max(0, len(s.plans)-20):]
+	clear(s.dead)
+	clear(s.w.watch.open)
+	clear(s.w.started)
+	return nil
 }
 
 // report shrinks a failing walk and prints it as a scenario.

@@ -157,6 +157,7 @@ type world struct {
 	quick    bool             // check only what the model needs to go on
 	failed   error
 	requests int // first batches sent
+	events   int
 	started  map[string]bool
 }
 
@@ -435,6 +436,7 @@ func (w *world) advance(by string) error {
 // step gives one event to machine and model and compares all there is.
 func (w *world) step(ev Event) error {
 	w.now++ // no two events at the same moment
+	w.events++
 	fx := w.m.Step(w.now, ev)
 	w.md.step(w.now, ev, fx)
 	if w.trace != nil {
