@@ -43,6 +43,7 @@ type writing struct {
 	sender, req, key string
 	length           int64
 	writers          []uint64
+	over             bool // its request has ended: another may have its name
 }
 
 // opening is a Door, and to whom its slot was open before.
@@ -90,7 +91,7 @@ func (v *watcher) unanswered() int {
 func (v *watcher) toWrite(sender, req string) []toWrite {
 	var list []toWrite
 	for at, wr := range v.places {
-		if wr.sender == sender && wr.req == req && at.region == v.region[at.slot] {
+		if wr.sender == sender && wr.req == req && at.region == v.region[at.slot] && !(wr.over && v.alive[sender+" "+req] != nil) {
 			list = append(list, toWrite{wr.key, at.slot, wr.length})
 		}
 	}
@@ -103,7 +104,7 @@ func (v *watcher) toWrite(sender, req string) []toWrite {
 // ended it has been told of.
 func (v *watcher) attached(sender string, writer uint64) {
 	for at, wr := range v.places {
-		if wr.sender == sender && v.alive[sender+" "+wr.req] != nil && (len(wr.writers) == 0 || slices.ContainsFunc(v.grants[sender], func(g uint64) bool { return slices.Contains(wr.writers, g) })) {
+		if wr.sender == sender && !wr.over && v.alive[sender+" "+wr.req] != nil && (len(wr.writers) == 0 || slices.ContainsFunc(v.grants[sender], func(g uint64) bool { return slices.Contains(wr.writers, g) })) {
 			wr.writers = append(slices.Clone(wr.writers), writer)
 			v.places[at] = wr
 		}
@@ -290,7 +291,7 @@ func (v *watcher) answer(t *tag, msg any, fx *Effects) error {
 
 func (v *watcher) dropPlaces(sender, req, key string) {
 	for at, wr := range v.places {
-		if wr.sender == sender && wr.req == req && (key == "" || wr.key == key) && at.region == v.region[at.slot] {
+		if wr.sender == sender && wr.req == req && !wr.over && (key == "" || wr.key == key) && at.region == v.region[at.slot] {
 			delete(v.places, at)
 		}
 	}
@@ -319,14 +320,14 @@ func (v *watcher) granted(t *tag, msg *wire.AllocResponse, fx *Effects) error {
 		}
 		next++
 		wr := writing{sender: t.op.who, req: t.op.req, key: key, length: chunkLength(q, i), writers: slices.Clone(v.grants[t.op.who])}
-		if had := v.places[at]; len(had.writers) > 0 && (had.sender != wr.sender || had.req != wr.req || had.key != wr.key) {
+		if had := v.places[at]; len(had.writers) > 0 && (had.over || had.sender != wr.sender || had.req != wr.req || had.key != wr.key) {
 			return fmt.Errorf("slot %d goes to %s %s %s while %s may still write %s %s there", slot, wr.sender, wr.req, key, had.sender, had.req, had.key)
 		}
 		if r := v.alive[t.op.who+" "+t.op.req]; r == nil || !slices.Contains(r.kinds, Ready) {
 			if err := v.told(wr, at.slot, fx); err != nil {
 				return err
 			}
-			if had, told := v.places[at]; !told || had.sender != wr.sender || had.req != wr.req {
+			if had, told := v.places[at]; !told || had.over || had.sender != wr.sender || had.req != wr.req {
 				v.news = append(v.news, at)
 			}
 			v.places[at] = wr // when ready all counts as written
@@ -381,8 +382,13 @@ func (v *watcher) record(now Time, r Record) error {
 		return fmt.Errorf("unread %v after %v", r.Unread, s.kinds)
 	}
 	for at, wr := range v.places {
-		if wr.sender == r.Sender && wr.req == r.ReqID && len(wr.writers) == 0 {
+		switch {
+		case wr.sender != r.Sender || wr.req != r.ReqID:
+		case len(wr.writers) == 0:
 			delete(v.places, at)
+		default:
+			wr.over = true
+			v.places[at] = wr
 		}
 	}
 	delete(v.alive, id)
