@@ -139,7 +139,7 @@ func (o *outbox) try(frames [][]byte, payload []byte) error {
 }
 
 func (o *outbox) append(b *backlog, env *envelope, payload []byte) bool {
-	room := o.makeRoom(b, len(payload))
+	room := o.makeRoom(b, size(env.frames)+len(payload))
 	if o.slow[b.sender] != b { // it caught up while we made room
 		return o.send(env, payload)
 	}

@@ -159,9 +159,6 @@ func TestHandover(t *testing.T) {
 
 // Every code that refuses a batch, over the wire, to a sender of either sort.
 func TestCodes(t *testing.T) {
-	batch := func(reqID string, total int64, last bool, ks ...string) *wire.AllocRequest {
-		return peertest.Alloc(reqID, total, last, testSlot, ks...)
-	}
 	change := func(m *wire.AllocRequest, f func(*wire.AllocRequest)) *wire.AllocRequest {
 		f(m)
 		return m
