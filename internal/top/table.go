@@ -3,6 +3,7 @@ package top
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -180,4 +181,65 @@ func contains(what string, texts ...string) bool {
 // by compares rows by a number or text of theirs.
 func by[T cmp.Ordered](f func(row int) T) func(a, b int) int {
 	return func(a, b int) int { return cmp.Compare(f(a), f(b)) }
+}
+
+// number is a count in a cell of w columns.
+func number(n int64, w int) span { return span{brief(n, w), plain} }
+
+// brief is a count in at most w columns, where that can be: with commas, else
+// without, else in thousands, millions and so on. Never is a digit left out.
+func brief(n int64, w int) string {
+	s := commas(n)
+	if len(s) <= w {
+		return s
+	}
+	if s = strconv.FormatInt(n, 10); len(s) <= w {
+		return s
+	}
+	for _, unit := range "kMBT" {
+		n /= 1000
+		if s = strconv.FormatInt(n, 10) + string(unit); len(s) <= w {
+			break
+		}
+	}
+	return s
+}
+
+// foreign is text from elsewhere.
+func (m *Model) foreign(s string) span { return span{clean(s, m.opts.ASCII), plain} }
+
+func ratio(a, b int) float64 {
+	if b <= 0 {
+		return 0
+	}
+	return float64(a) / float64(b)
+}
+
+// rateWide is how many columns a rate of bytes takes, or a size.
+func (m *Model) rateWide() int {
+	if m.units.raw {
+		return 18
+	}
+	return 11
+}
+
+// bytesCell is a rate in a table, or with totals a size.
+func (m *Model) bytesCell(f *frame, v float64) string {
+	switch {
+	case m.totals:
+		return m.units.bytes(v)
+	case !f.rates.known:
+		return "-"
+	case v == 0:
+		return "0"
+	}
+	return m.units.bytes(v) + "/s"
+}
+
+// trouble is a count that is good only while it is 0.
+func trouble(n int64, w int) span {
+	if n == 0 {
+		return span{"0", faint}
+	}
+	return span{brief(n, w), bad}
 }

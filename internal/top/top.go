@@ -494,6 +494,24 @@ func (m *Model) open(t *table, p *pane) {
 	}
 }
 
+// tables are those of the screen that is shown.
+func (m *Model) tables() []*table {
+	if m.overview {
+		return m.overviewTables()
+	}
+	v := m.view(m.at)
+	switch f := v.frame; {
+	case f == nil:
+		return nil
+	case f.recv != nil:
+		return []*table{m.requestTable(v), m.queueTable(v), m.senderTable(v), m.eventTable(m.at, v.events)}
+	case f.send != nil:
+		return []*table{m.sendingTable(v), m.blockedTable(v), m.linkTable(v), m.eventTable(m.at, v.events)}
+	default:
+		return []*table{m.pendingTable(v), m.eventTable(m.at, v.events)}
+	}
+}
+
 // SortKeys are the columns that Options.Sort may name.
 func SortKeys() []string {
 	m := New(Options{Endpoints: []string{""}})
