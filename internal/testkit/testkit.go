@@ -6,6 +6,7 @@ package testkit
 import (
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -63,4 +64,38 @@ func Get(t *testing.T, url string) (int, string) {
 		t.Fatal(err)
 	}
 	return r.StatusCode, string(body)
+}
+
+// Must returns v and ends the test on an error.
+func Must[T any](t *testing.T) func(v T, err error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// WantError fails the test unless err says all of the words.
+func WantError(t *testing.T, err error, words ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want one that says %q", words)
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("error %q does not say %q", err, w)
+		}
+	}
+}
+
+// Eventually waits for a condition that nobody tells of.
+func Eventually(t *testing.T, patience time.Duration, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not so after %v: %s", patience, what)
+		}
+	}
 }

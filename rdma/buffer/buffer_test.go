@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/pd-tools/pd-tools/internal/testkit"
 )
 
 func TestLayout(t *testing.T) {
@@ -31,7 +33,7 @@ func TestLayout(t *testing.T) {
 	} {
 		l, err := NewLayout(tt.slots, tt.size)
 		if tt.err != "" {
-			wantError(t, err, tt.err)
+			testkit.WantError(t, err, tt.err)
 		} else if err != nil || l.Stride != tt.stride {
 			t.Errorf("%d slots of %d bytes: stride %d, error %v; want %d", tt.slots, tt.size, l.Stride, err, tt.stride)
 		}
@@ -40,13 +42,13 @@ func TestLayout(t *testing.T) {
 
 func TestBufferLargerThanMemory(t *testing.T) {
 	_, err := New(1<<10, 1<<35)
-	wantError(t, err, "buffer of 1024 slots of 32 GiB needs 32 TiB of memory, the system has")
+	testkit.WantError(t, err, "buffer of 1024 slots of 32 GiB needs 32 TiB of memory, the system has")
 }
 
 func newBuffer(t *testing.T, slots int, size int64) *Buffer {
 	t.Helper()
 	leavesNothing(t)
-	b := must[*Buffer](t)(New(slots, size))
+	b := testkit.Must[*Buffer](t)(New(slots, size))
 	t.Cleanup(func() {
 		if err := b.Close(); err != nil {
 			t.Error(err)
@@ -137,7 +139,7 @@ func TestOldMemoryStays(t *testing.T) {
 	b := newBuffer(t, 3, size)
 	_, neighbour := b.Where(0)
 	_, old := b.Where(1)
-	if got := must[int](t)(b.Revoke([]int{1, 2}, 5)); got != 1 {
+	if got := testkit.Must[int](t)(b.Revoke([]int{1, 2}, 5)); got != 1 {
 		t.Fatalf("the slots moved to region %d", got)
 	}
 	copy(b.Slot(1), pattern(size, 1))
@@ -169,7 +171,7 @@ func TestOldMemoryStays(t *testing.T) {
 // A region that comes from elsewhere is mapped only if that is safe.
 func TestMap(t *testing.T) {
 	b := newBuffer(t, 2, 4096)
-	view := must[[]byte](t)(Map(b.FD(0), b.layout, true))
+	view := testkit.Must[[]byte](t)(Map(b.FD(0), b.layout, true))
 	copy(b.Slot(1), "shown")
 	if got := string(b.layout.Cut(view, 1)[:5]); got != "shown" {
 		t.Errorf("the other mapping shows %q", got)
@@ -177,23 +179,23 @@ func TestMap(t *testing.T) {
 	if err := Unmap(view); err != nil {
 		t.Error(err)
 	}
-	open := must[int](t)(unix.MemfdCreate("x", unix.MFD_CLOEXEC))
+	open := testkit.Must[int](t)(unix.MemfdCreate("x", unix.MFD_CLOEXEC))
 	defer unix.Close(open)
 	if err := unix.Ftruncate(open, 8192); err != nil {
 		t.Fatal(err)
 	}
 	_, err := Map(open, b.layout, false)
-	wantError(t, err, "not sealed against shrinking")
-	_, err = Map(b.FD(0), must[Layout](t)(NewLayout(3, 4096)), false)
-	wantError(t, err, "region of 8192 bytes, expected 12288")
+	testkit.WantError(t, err, "not sealed against shrinking")
+	_, err = Map(b.FD(0), testkit.Must[Layout](t)(NewLayout(3, 4096)), false)
+	testkit.WantError(t, err, "region of 8192 bytes, expected 12288")
 	_, err = Map(-1, b.layout, false)
-	wantError(t, err, "fstat")
+	testkit.WantError(t, err, "fstat")
 }
 
 // Nobody can shrink or grow a region, nor unseal it.
 func TestSeals(t *testing.T) {
 	b := newBuffer(t, 1, 8192)
-	other := must[int](t)(unix.Open(fmt.Sprintf("/proc/self/fd/%d", b.FD(0)), unix.O_RDWR|unix.O_CLOEXEC, 0))
+	other := testkit.Must[int](t)(unix.Open(fmt.Sprintf("/proc/self/fd/%d", b.FD(0)), unix.O_RDWR|unix.O_CLOEXEC, 0))
 	defer unix.Close(other)
 	for _, size := range []int64{0, 4096, 1 << 20} {
 		if err := unix.Ftruncate(other, size); err != unix.EPERM {
@@ -211,7 +213,7 @@ func TestUseAfterClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := b.Revoke([]int{0}, 1)
-	wantError(t, err, "closed")
+	testkit.WantError(t, err, "closed")
 	b.Settle(9)
 }
 
@@ -227,7 +229,7 @@ func TestRevokeRefuses(t *testing.T) {
 		{[]int{2, 1, 2}, "slot 2 is to be revoked twice"},
 	} {
 		_, err := b.Revoke(tt.slots, 1)
-		wantError(t, err, tt.err)
+		testkit.WantError(t, err, tt.err)
 	}
 	if n := b.Regions(); n != 1 {
 		t.Errorf("%d regions after refusals", n)
@@ -240,21 +242,21 @@ func TestRevokeUpToTheLastRegion(t *testing.T) {
 	needFiles(t, MaxRegions+100)
 	b := newBuffer(t, 2, 100)
 	for i := 1; i < MaxRegions; i++ {
-		if got := must[int](t)(b.Revoke([]int{1}, 7)); got != i {
+		if got := testkit.Must[int](t)(b.Revoke([]int{1}, 7)); got != i {
 			t.Fatalf("revocation %d went to region %d", i, got)
 		}
 	}
 	copy(b.Slot(1), "kept")
 	_, err := b.Revoke([]int{1}, 7)
-	wantError(t, err, "1024 regions", "no more are possible")
+	testkit.WantError(t, err, "1024 regions", "no more are possible")
 	if got := string(b.Slot(1)[:4]); got != "kept" {
 		t.Errorf("the slot has %q after a refused revocation", got)
 	}
-	if got := must[int](t)(b.Revoke([]int{0}, 7)); got != 1 {
+	if got := testkit.Must[int](t)(b.Revoke([]int{0}, 7)); got != 1 {
 		t.Errorf("the other slot went to region %d, where 1 was free", got)
 	}
 	b.Settle(8)
-	if got := must[int](t)(b.Revoke([]int{1}, 9)); got != 0 {
+	if got := testkit.Must[int](t)(b.Revoke([]int{1}, 9)); got != 0 {
 		t.Errorf("with all writers gone the slot went to region %d, not 0", got)
 	}
 }
@@ -262,15 +264,15 @@ func TestRevokeUpToTheLastRegion(t *testing.T) {
 // A revocation that fails half-way changes nothing.
 func TestRevokeFails(t *testing.T) {
 	b := newBuffer(t, 3, 4096)
-	fd := must[int](t)(memfd(4096)) // holds slot 0; behind it is nothing to populate
-	view := must[[]byte](t)(unix.Mmap(fd, 0, 3*4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))
+	fd := testkit.Must[int](t)(memfd(4096)) // holds slot 0; behind it is nothing to populate
+	view := testkit.Must[[]byte](t)(unix.Mmap(fd, 0, 3*4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))
 	p := b.now.Load()
 	b.now.Store(&placement{append(p.regions, region{fd, view}), p.where})
 	for s := range 3 {
 		copy(b.Slot(s), fmt.Sprint("slot ", s))
 	}
 	_, err := b.Revoke([]int{0, 2}, 1)
-	wantError(t, err, "prefault 4096 bytes")
+	testkit.WantError(t, err, "prefault 4096 bytes")
 	for s := range 3 {
 		if got, want := string(b.Slot(s)[:6]), fmt.Sprint("slot ", s); got != want {
 			t.Errorf("%q lies in slot %d", got, s)
@@ -295,8 +297,8 @@ func TestPrefault(t *testing.T) {
 		},
 		"touch": touch,
 	} {
-		fd := must[int](t)(memfd(size))
-		b := must[[]byte](t)(unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))
+		fd := testkit.Must[int](t)(memfd(size))
+		b := testkit.Must[[]byte](t)(unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))
 		copy(b[size-3:], "end")
 		fault(b)
 		var st unix.Stat_t

@@ -42,30 +42,6 @@ func holdings(t *testing.T) string {
 	return fmt.Sprintf("%d memfds, %d mappings", memfds, strings.Count(string(maps), "memfd:"))
 }
 
-// must returns v and ends the test on an error.
-func must[T any](t *testing.T) func(v T, err error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
-// wantError fails the test unless err says all of the words.
-func wantError(t *testing.T, err error, words ...string) {
-	t.Helper()
-	if err == nil {
-		t.Fatalf("no error, want one that says %q", words)
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("error %q does not say %q", err, w)
-		}
-	}
-}
-
 // needFiles skips a test that opens more files than the system lets it.
 func needFiles(t *testing.T, n uint64) {
 	t.Helper()

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/rdma"
 	"github.com/pd-tools/pd-tools/rdma/buffer"
 )
@@ -124,7 +125,7 @@ func withFake(t *testing.T, serveErr error) *fakeServer {
 func open(t *testing.T, slots int, size int64, names ...string) *target {
 	t.Helper()
 	leavesNothing(t)
-	opened := must[rdma.Target](t)(Open(Config{ReceiverID: t.Name(), Slots: slots, SlotSize: size, Engines: names})).(*target)
+	opened := testkit.Must[rdma.Target](t)(Open(Config{ReceiverID: t.Name(), Slots: slots, SlotSize: size, Engines: names})).(*target)
 	t.Cleanup(func() {
 		if err := opened.Close(); err != nil {
 			t.Error(err)
@@ -136,8 +137,8 @@ func open(t *testing.T, slots int, size int64, names ...string) *target {
 // attach connects w under shm.
 func attach(t *testing.T, target *target, w rdma.Writer) rdma.Remote {
 	t.Helper()
-	r := must[rdma.Remote](t)(Attach(t.Context(), "shm", rdma.Attachment{
-		ReceiverID: t.Name(), Token: must[[]byte](t)(target.Grant(w, "shm")), Regions: target.Regions("shm"),
+	r := testkit.Must[rdma.Remote](t)(Attach(t.Context(), "shm", rdma.Attachment{
+		ReceiverID: t.Name(), Token: testkit.Must[[]byte](t)(target.Grant(w, "shm")), Regions: target.Regions("shm"),
 		SlotSize: target.buffer.SlotSize(), Slots: target.buffer.Slots(),
 	}))
 	t.Cleanup(func() { r.Close() })
@@ -178,40 +179,6 @@ func used(t *testing.T, target *target, region int) int64 {
 		t.Fatal(err)
 	}
 	return st.Blocks * 512
-}
-
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not so after %v: %s", patience, what)
-		}
-	}
-}
-
-// must returns v and ends the test on an error.
-func must[T any](t *testing.T) func(v T, err error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
-// wantError fails the test unless err says all of the words.
-func wantError(t *testing.T, err error, words ...string) {
-	t.Helper()
-	if err == nil {
-		t.Fatalf("no error, want one that says %q", words)
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("error %q does not say %q", err, w)
-		}
-	}
 }
 
 func wantGone(t *testing.T, target rdma.Target, want rdma.Writer) {

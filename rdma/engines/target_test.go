@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/rdma"
 	"github.com/pd-tools/pd-tools/rdma/shm"
 )
@@ -25,11 +26,11 @@ func TestOpenRefuses(t *testing.T) {
 		{1, []string{"shm", "fake"}, "engine fake: no such provider"},
 	} {
 		_, err := Open(Config{ReceiverID: t.Name(), Slots: tt.slots, SlotSize: 1, Engines: tt.names})
-		wantError(t, err, tt.err)
+		testkit.WantError(t, err, tt.err)
 	}
 	open(t, 1, 1, "shm") // nothing of the refused ones is left in its way
 	_, err := Open(Config{ReceiverID: t.Name(), Slots: 1, SlotSize: 1, Engines: []string{"shm"}})
-	wantError(t, err, fmt.Sprintf("a receiver with the id %q runs on this host already", t.Name()))
+	testkit.WantError(t, err, fmt.Sprintf("a receiver with the id %q runs on this host already", t.Name()))
 }
 
 // What each engine's initiators are told, and that a writer has one engine.
@@ -39,7 +40,7 @@ func TestEnginesAreApart(t *testing.T) {
 	if got := target.Engines(); !slices.Equal(got, []string{"fake", "shm"}) {
 		t.Errorf("engines are %q", got)
 	}
-	must[int](t)(target.Revoke([]int{1}))
+	testkit.Must[int](t)(target.Revoke([]int{1}))
 	for engine, desc := range map[string]string{"fake": "fake region", "shm": ""} {
 		regions := target.Regions(engine)
 		if len(regions) != 2 || regions[1].ID != 1 || string(regions[0].Desc) != desc || regions[1].Desc != nil {
@@ -49,14 +50,14 @@ func TestEnginesAreApart(t *testing.T) {
 	if got := target.Regions("ucx"); got != nil {
 		t.Errorf("an engine not offered has regions %v", got)
 	}
-	token := must[[]byte](t)(target.Grant(1, "fake"))
-	if again := must[[]byte](t)(target.Grant(1, "fake")); string(token) != "writer 1" || string(again) != "writer 1" {
+	token := testkit.Must[[]byte](t)(target.Grant(1, "fake"))
+	if again := testkit.Must[[]byte](t)(target.Grant(1, "fake")); string(token) != "writer 1" || string(again) != "writer 1" {
 		t.Errorf("tokens %q and %q", token, again)
 	}
 	_, err := target.Grant(1, "shm")
-	wantError(t, err, "writer 1 has a grant under fake already")
+	testkit.WantError(t, err, "writer 1 has a grant under fake already")
 	_, err = target.Grant(2, "ucx")
-	wantError(t, err, `engine "ucx" is not offered`)
+	testkit.WantError(t, err, `engine "ucx" is not offered`)
 }
 
 // Local decoders read whatever engine the writers have.
@@ -64,14 +65,14 @@ func TestReadersOfAnotherEngine(t *testing.T) {
 	withFake(t, nil)
 	target := open(t, 1, 100, "fake")
 	_, err := target.Grant(1, "shm")
-	wantError(t, err, `engine "shm" is not offered`)
+	testkit.WantError(t, err, `engine "shm" is not offered`)
 	copy(target.Slot(0), "landed")
 	at := rdma.Attachment{
-		ReceiverID: t.Name(), Token: must[[]byte](t)(target.GrantRead()), Regions: target.Regions("fake"), SlotSize: 100, Slots: 1,
+		ReceiverID: t.Name(), Token: testkit.Must[[]byte](t)(target.GrantRead()), Regions: target.Regions("fake"), SlotSize: 100, Slots: 1,
 	}
-	reader := must[*shm.Reader](t)(shm.OpenReader(t.Context(), at))
+	reader := testkit.Must[*shm.Reader](t)(shm.OpenReader(t.Context(), at))
 	defer reader.Close()
-	if got := string(must[[]byte](t)(reader.Slot(0, 0))[:6]); got != "landed" {
+	if got := string(testkit.Must[[]byte](t)(reader.Slot(0, 0))[:6]); got != "landed" {
 		t.Errorf("the reader sees %q", got)
 	}
 }
@@ -84,13 +85,13 @@ func TestRevokedPlacesAreUsedAgain(t *testing.T) {
 	fake := withFake(t, nil)
 	target := open(t, 2, size, "shm", "fake")
 	first := attach(t, target, 1)
-	must[[]byte](t)(target.Grant(2, "fake"))
+	testkit.Must[[]byte](t)(target.Grant(2, "fake"))
 	fake.connect(2)
-	must[[]byte](t)(target.Grant(3, "shm"))  // never connects
-	must[[]byte](t)(target.Grant(4, "fake")) // nor does this one
+	testkit.Must[[]byte](t)(target.Grant(3, "shm"))  // never connects
+	testkit.Must[[]byte](t)(target.Grant(4, "fake")) // nor does this one
 	revoke := func(want int) {
 		t.Helper()
-		if got := must[int](t)(target.Revoke([]int{0})); got != want {
+		if got := testkit.Must[int](t)(target.Revoke([]int{0})); got != want {
 			t.Fatalf("slot 0 moved to region %d, want %d", got, want)
 		}
 	}
@@ -112,8 +113,8 @@ func TestRevokedPlacesAreUsedAgain(t *testing.T) {
 	target.Withdraw(3)
 	revoke(5)
 	target.Withdraw(4)
-	eventually(t, "the late write's memory is given back", func() bool { return used(t, target, 0) == size })
-	must[[]byte](t)(target.Grant(5, "fake"))
+	testkit.Eventually(t, patience, "the late write's memory is given back", func() bool { return used(t, target, 0) == size })
+	testkit.Must[[]byte](t)(target.Grant(5, "fake"))
 	revoke(0)
 	if !bytes.Equal(target.Slot(0), make([]byte, size)) {
 		t.Error("the slot is not zero in memory used again")
@@ -128,7 +129,7 @@ func TestOpenShutsToTheOneBefore(t *testing.T) {
 	target := open(t, 3, 100, "shm", "fake")
 	attach(t, target, 1)
 	for _, w := range []rdma.Writer{2, 3} {
-		must[[]byte](t)(target.Grant(w, "fake"))
+		testkit.Must[[]byte](t)(target.Grant(w, "fake"))
 		fake.connect(w)
 	}
 	wantOpen := func(slot int, want rdma.Writer) {
@@ -138,38 +139,38 @@ func TestOpenShutsToTheOneBefore(t *testing.T) {
 		}
 	}
 	for slot := range 3 {
-		if access := must[[]byte](t)(target.Open(2, slot)); string(access) != fmt.Sprintf("writer 2 slot %d", slot) {
+		if access := testkit.Must[[]byte](t)(target.Open(2, slot)); string(access) != fmt.Sprintf("writer 2 slot %d", slot) {
 			t.Errorf("access %q", access)
 		}
 	}
-	must[[]byte](t)(target.Open(3, 1))
+	testkit.Must[[]byte](t)(target.Open(3, 1))
 	wantOpen(1, 3)
-	if access := must[[]byte](t)(target.Open(1, 1)); access != nil {
+	if access := testkit.Must[[]byte](t)(target.Open(1, 1)); access != nil {
 		t.Errorf("shm needs access %q", access)
 	}
 	wantOpen(1, 0)
 	target.Shut(0)
 	wantOpen(0, 0)
 	wantOpen(2, 2)
-	must[int](t)(target.Revoke([]int{2}))
+	testkit.Must[int](t)(target.Revoke([]int{2}))
 	wantOpen(2, 0)
 
-	must[[]byte](t)(target.Grant(4, "fake"))
+	testkit.Must[[]byte](t)(target.Grant(4, "fake"))
 	_, err := target.Open(4, 0)
-	wantError(t, err, "open slot 0 to writer 4: not connected")
+	testkit.WantError(t, err, "open slot 0 to writer 4: not connected")
 	fake.disconnect(2)
 	_, err = target.Open(2, 0)
-	wantError(t, err, "open slot 0 to writer 2: "+rdma.ErrGone.Error())
+	testkit.WantError(t, err, "open slot 0 to writer 2: "+rdma.ErrGone.Error())
 }
 
 func TestWithdraw(t *testing.T) {
 	fake := withFake(t, nil)
 	target := open(t, 1, 100, "shm", "fake")
 	r := attach(t, target, 1)
-	must[[]byte](t)(target.Grant(2, "fake"))
+	testkit.Must[[]byte](t)(target.Grant(2, "fake"))
 	fake.connect(2)
-	must[[]byte](t)(target.Grant(3, "shm"))
-	must[[]byte](t)(target.Grant(4, "fake"))
+	testkit.Must[[]byte](t)(target.Grant(3, "shm"))
+	testkit.Must[[]byte](t)(target.Grant(4, "fake"))
 	for w, want := range map[rdma.Writer]bool{1: true, 2: true, 3: false, 4: false, 99: false} {
 		if got := target.Withdraw(w); got != want {
 			t.Errorf("writer %d counts as connected: %v", w, got)
@@ -196,7 +197,7 @@ func TestGoneIsNeverLost(t *testing.T) {
 			attach(t, target, w).Close()
 			continue
 		}
-		must[[]byte](t)(target.Grant(w, "fake"))
+		testkit.Must[[]byte](t)(target.Grant(w, "fake"))
 		fake.connect(w)
 		fake.disconnect(w)
 	}
@@ -218,16 +219,16 @@ func TestGoneIsNeverLost(t *testing.T) {
 func TestUseAfterClose(t *testing.T) {
 	fake := withFake(t, nil)
 	target := open(t, 1, 100, "shm", "fake")
-	must[[]byte](t)(target.Grant(1, "fake"))
+	testkit.Must[[]byte](t)(target.Grant(1, "fake"))
 	fake.connect(1) // and is told gone by Close, which nobody reads
-	must[[]byte](t)(target.Grant(2, "fake"))
+	testkit.Must[[]byte](t)(target.Grant(2, "fake"))
 	target.Close()
 	_, err := target.Grant(3, "shm")
-	wantError(t, err, "closed")
+	testkit.WantError(t, err, "closed")
 	_, err = target.GrantRead()
-	wantError(t, err, "closed")
+	testkit.WantError(t, err, "closed")
 	_, err = target.Revoke([]int{0})
-	wantError(t, err, "closed")
+	testkit.WantError(t, err, "closed")
 	if target.Withdraw(2) {
 		t.Error("a writer that never connected counts as connected")
 	}

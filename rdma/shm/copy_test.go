@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/pd-tools/pd-tools/internal/testkit"
 )
 
 // streamCopy must do what copy does, whatever the lengths and alignments, and
@@ -38,13 +40,13 @@ func FuzzStreamCopy(f *testing.F) {
 // ones, and the process goes on.
 func TestStoreFault(t *testing.T) {
 	const size = 256 << 10
-	none := must[[]byte](t)(unix.Mmap(-1, 0, size, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON))
+	none := testkit.Must[[]byte](t)(unix.Mmap(-1, 0, size, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON))
 	defer unix.Munmap(none)
-	some := must[[]byte](t)(unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON))
+	some := testkit.Must[[]byte](t)(unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON))
 	defer unix.Munmap(some)
 	for _, n := range []int{1, 1000, size} {
-		wantError(t, store(none[:n], some[:n]), "memory fault at 0x")
-		wantError(t, store(some[:n], none[:n]), "memory fault at 0x")
+		testkit.WantError(t, store(none[:n], some[:n]), "memory fault at 0x")
+		testkit.WantError(t, store(some[:n], none[:n]), "memory fault at 0x")
 	}
 	if err := store(some, make([]byte, size)); err != nil {
 		t.Error(err)

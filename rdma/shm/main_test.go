@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/rdma"
 	"github.com/pd-tools/pd-tools/rdma/buffer"
 )
@@ -31,7 +32,7 @@ func leavesNothing(t *testing.T) {
 	t.Helper()
 	before := holdings(t)
 	t.Cleanup(func() {
-		eventually(t, "files, sockets and mappings as before", func() bool { return holdings(t) == before })
+		testkit.Eventually(t, patience, "files, sockets and mappings as before", func() bool { return holdings(t) == before })
 		if after := holdings(t); after != before {
 			t.Errorf("before: %s, after: %s", before, after)
 		}
@@ -58,40 +59,6 @@ func holdings(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return fmt.Sprintf("%d memfds, %d sockets, %d mappings", memfds, sockets, strings.Count(string(maps), "memfd:"))
-}
-
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not so after %v: %s", patience, what)
-		}
-	}
-}
-
-// must returns v and ends the test on an error.
-func must[T any](t *testing.T) func(v T, err error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
-// wantError fails the test unless err says all of the words.
-func wantError(t *testing.T, err error, words ...string) {
-	t.Helper()
-	if err == nil {
-		t.Fatalf("no error, want one that says %q", words)
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("error %q does not say %q", err, w)
-		}
-	}
 }
 
 func receive[T any](t *testing.T, what string, c <-chan T) (v T) {
@@ -153,7 +120,7 @@ func (t *testTarget) attachment(w rdma.Writer) (rdma.Attachment, error) {
 func newTarget(t *testing.T, slots int, size int64) *testTarget {
 	t.Helper()
 	leavesNothing(t)
-	target := must[*testTarget](t)(openTarget(t.Name(), slots, size))
+	target := testkit.Must[*testTarget](t)(openTarget(t.Name(), slots, size))
 	t.Cleanup(func() {
 		if err := target.Close(); err != nil {
 			t.Error(err)
@@ -164,12 +131,12 @@ func newTarget(t *testing.T, slots int, size int64) *testTarget {
 
 func attachment(t *testing.T, target *testTarget, w rdma.Writer) rdma.Attachment {
 	t.Helper()
-	return must[rdma.Attachment](t)(target.attachment(w))
+	return testkit.Must[rdma.Attachment](t)(target.attachment(w))
 }
 
 func attach(t *testing.T, target *testTarget, w rdma.Writer) *remote {
 	t.Helper()
-	r := must[rdma.Remote](t)(Attach(t.Context(), attachment(t, target, w))).(*remote)
+	r := testkit.Must[rdma.Remote](t)(Attach(t.Context(), attachment(t, target, w))).(*remote)
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
 			t.Error(err)
@@ -188,7 +155,7 @@ func write(t *testing.T, r rdma.Remote, region, slot int, b []byte) {
 // memfd is a sealed memory file of size bytes, as a buffer's regions are.
 func memfd(t *testing.T, size int64) int {
 	t.Helper()
-	b := must[*buffer.Buffer](t)(buffer.New(1, size))
+	b := testkit.Must[*buffer.Buffer](t)(buffer.New(1, size))
 	defer b.Close()
-	return must[int](t)(unix.FcntlInt(uintptr(b.FD(0)), unix.F_DUPFD_CLOEXEC, 0))
+	return testkit.Must[int](t)(unix.FcntlInt(uintptr(b.FD(0)), unix.F_DUPFD_CLOEXEC, 0))
 }

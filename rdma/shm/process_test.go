@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/rdma"
 )
 
@@ -174,7 +175,7 @@ func TestFence(t *testing.T) {
 	}
 
 	_, old := target.buffer.Where(1)
-	region := must[int](t)(target.Revoke([]int{1}))
+	region := testkit.Must[int](t)(target.Revoke([]int{1}))
 	next := attach(t, target, 2)
 	write(t, next, region, 1, pattern(size, 2))
 	if err := p.cmd.Process.Signal(unix.SIGCONT); err != nil {
@@ -225,15 +226,15 @@ func TestTargetKilled(t *testing.T) {
 	if err := json.Unmarshal([]byte(p.hear(t)), &at.Token); err != nil {
 		t.Fatal(err)
 	}
-	r := must[rdma.Remote](t)(Attach(t.Context(), at))
+	r := testkit.Must[rdma.Remote](t)(Attach(t.Context(), at))
 	write(t, r, 0, 3, pattern(1<<20, 1))
 	p.kill()
 	receive(t, "the remote is done", r.Done())
 	err := r.Write(t.Context(), []rdma.Op{{Local: []byte("x")}})
-	wantError(t, err, "the receiver is gone")
+	testkit.WantError(t, err, "the receiver is gone")
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
 	_, err = Attach(t.Context(), at)
-	wantError(t, err, "no receiver with the id")
+	testkit.WantError(t, err, "no receiver with the id")
 }

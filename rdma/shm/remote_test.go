@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/rdma"
 	"github.com/pd-tools/pd-tools/rdma/buffer"
 )
@@ -19,7 +20,7 @@ import (
 func fakeTarget(t *testing.T, serve func(*net.UnixConn)) rdma.Attachment {
 	t.Helper()
 	leavesNothing(t)
-	l := must[*net.UnixListener](t)(net.ListenUnix("unix", address(t.Name())))
+	l := testkit.Must[*net.UnixListener](t)(net.ListenUnix("unix", address(t.Name())))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -42,7 +43,7 @@ func TestBadTarget(t *testing.T) {
 	defer unix.Close(sealed)
 	small := memfd(t, 4096)
 	defer unix.Close(small)
-	open := must[int](t)(unix.MemfdCreate("x", unix.MFD_CLOEXEC))
+	open := testkit.Must[int](t)(unix.MemfdCreate("x", unix.MFD_CLOEXEC))
 	defer unix.Close(open)
 	if err := unix.Ftruncate(open, 8192); err != nil {
 		t.Fatal(err)
@@ -88,7 +89,7 @@ func TestBadTarget(t *testing.T) {
 			if err == nil {
 				r.Close()
 			}
-			wantError(t, err, tt.err)
+			testkit.WantError(t, err, tt.err)
 		})
 	}
 }
@@ -122,7 +123,7 @@ func TestBusyTarget(t *testing.T) {
 		c.Read(make([]byte, 1))
 	})
 	at.Regions = nil
-	must[rdma.Remote](t)(Attach(t.Context(), at)).Close()
+	testkit.Must[rdma.Remote](t)(Attach(t.Context(), at)).Close()
 }
 
 // Whatever bytes come, reading an answer ends, with no descriptor kept.
@@ -172,7 +173,7 @@ func socketPair(t *testing.T) (a, z *net.UnixConn) {
 	conn := func(fd int) *net.UnixConn {
 		f := os.NewFile(uintptr(fd), "pair")
 		defer f.Close()
-		return must[net.Conn](t)(net.FileConn(f)).(*net.UnixConn)
+		return testkit.Must[net.Conn](t)(net.FileConn(f)).(*net.UnixConn)
 	}
 	return conn(fds[0]), conn(fds[1])
 }

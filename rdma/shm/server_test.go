@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/rdma"
 )
 
@@ -80,7 +81,7 @@ func TestWriteOutOfBounds(t *testing.T) {
 		{rdma.Op{Local: []byte("x"), Slot: 3, Region: -1}, "region -1"},
 	} {
 		err := r.Write(t.Context(), []rdma.Op{good, tt.op})
-		wantError(t, err, tt.err)
+		testkit.WantError(t, err, tt.err)
 		if errors.Is(err, rdma.ErrUnknownRegion) != (tt.op.Region != 0) {
 			t.Errorf("%v: is ErrUnknownRegion? %v", err, errors.Is(err, rdma.ErrUnknownRegion))
 		}
@@ -118,39 +119,39 @@ func TestAttachRefused(t *testing.T) {
 		wrong := at
 		wrong.Token = slices.Clone(at.Token)
 		wrong.Token[i] ^= 1
-		wantError(t, try(wrong), "the token is not good")
+		testkit.WantError(t, try(wrong), "the token is not good")
 	}
 	short := at
 	short.Token = at.Token[1:]
-	wantError(t, try(short), "token of 40 bytes, the receiver's have 41")
+	testkit.WantError(t, try(short), "token of 40 bytes, the receiver's have 41")
 
 	elsewhere := at
 	elsewhere.ReceiverID = "nobody"
 	err := try(elsewhere)
-	wantError(t, err, `no receiver with the id "nobody" runs on this host`)
+	testkit.WantError(t, err, `no receiver with the id "nobody" runs on this host`)
 	if !errors.Is(err, rdma.ErrUnreachable) {
 		t.Errorf("%v is not ErrUnreachable", err)
 	}
 
 	another := at
 	another.SlotSize = 1 << 20
-	wantError(t, try(another), "region of 4096 bytes, expected 1048576")
+	testkit.WantError(t, try(another), "region of 4096 bytes, expected 1048576")
 
 	at = attachment(t, target, 2) // of the last attempt the token was used up
 	at.Regions = []rdma.Region{{ID: 1}}
-	wantError(t, try(at), "the receiver has no region 1")
+	testkit.WantError(t, try(at), "the receiver has no region 1")
 	at = attachment(t, target, 3)
 	at.Regions = []rdma.Region{{ID: -1}}
-	wantError(t, try(at), "region -1")
+	testkit.WantError(t, try(at), "region -1")
 
 	at = attachment(t, target, 4)
 	r := attach(t, target, 4)
-	wantError(t, try(at), "the token is in use")
+	testkit.WantError(t, try(at), "the token is in use")
 	if again := attachment(t, target, 4); !bytes.Equal(again.Token, at.Token) {
 		t.Error("Grant asked again gives another token")
 	}
 	r.Close()
-	eventually(t, "the token of a writer that ended is not good", func() bool {
+	testkit.Eventually(t, patience, "the token of a writer that ended is not good", func() bool {
 		err := try(at)
 		return err != nil && strings.Contains(err.Error(), "the token is not good")
 	})
@@ -159,7 +160,7 @@ func TestAttachRefused(t *testing.T) {
 func TestTargetTwice(t *testing.T) {
 	newTarget(t, 1, 1)
 	_, err := openTarget(t.Name(), 1, 1)
-	wantError(t, err, fmt.Sprintf("a receiver with the id %q runs on this host already", t.Name()))
+	testkit.WantError(t, err, fmt.Sprintf("a receiver with the id %q runs on this host already", t.Name()))
 }
 
 func TestRevoke(t *testing.T) {
@@ -169,12 +170,12 @@ func TestRevoke(t *testing.T) {
 	for s := range 6 {
 		write(t, r, 0, s, pattern(size, uint64(s)))
 	}
-	region := must[int](t)(target.Revoke([]int{4, 1, 2}))
+	region := testkit.Must[int](t)(target.Revoke([]int{4, 1, 2}))
 	if region != 1 || len(target.Regions()) != 2 || target.Regions()[1].ID != 1 {
 		t.Fatalf("slots moved to region %d of %v", region, target.Regions())
 	}
 	write(t, r, 0, 1, pattern(size, 7)) // late
-	wantError(t, r.Write(t.Context(), []rdma.Op{{Local: []byte("x"), Region: 1, Slot: 1}}), "region 1")
+	testkit.WantError(t, r.Write(t.Context(), []rdma.Op{{Local: []byte("x"), Region: 1, Slot: 1}}), "region 1")
 	for _, s := range []int{1, 2, 4} {
 		if !bytes.Equal(target.Slot(s), make([]byte, size)) {
 			t.Errorf("revoked slot %d is not zero, or shows a late write", s)
@@ -209,7 +210,7 @@ func TestRevokeEveryOtherSlot(t *testing.T) {
 	for i := 1; i < slots; i += 2 {
 		odd = append(odd, i)
 	}
-	region := must[int](t)(target.Revoke(odd))
+	region := testkit.Must[int](t)(target.Revoke(odd))
 	r := attach(t, target, 1)
 	write(t, r, region, slots-1, pattern(100, 1))
 	write(t, r, 0, slots-2, pattern(100, 2))
@@ -238,8 +239,8 @@ func TestRevokeWhileWriting(t *testing.T) {
 		})
 	}
 	for i := range 40 {
-		region := must[int](t)(target.Revoke([]int{2 + i%3, 5, 7}))
-		r := must[rdma.Remote](t)(Attach(t.Context(), attachment(t, target, rdma.Writer(100+i))))
+		region := testkit.Must[int](t)(target.Revoke([]int{2 + i%3, 5, 7}))
+		r := testkit.Must[rdma.Remote](t)(Attach(t.Context(), attachment(t, target, rdma.Writer(100+i))))
 		write(t, r, region, 5, pattern(size, uint64(i)))
 		if !bytes.Equal(target.Slot(5), pattern(size, uint64(i))) {
 			t.Error("slot 5 has other bytes")
@@ -253,7 +254,7 @@ func TestReader(t *testing.T) {
 	const size = 100_000
 	target := newTarget(t, 3, size)
 	r := attach(t, target, 1)
-	region := must[int](t)(target.Revoke([]int{2}))
+	region := testkit.Must[int](t)(target.Revoke([]int{2}))
 	if err := r.Update(target.Regions()); err != nil {
 		t.Fatal(err)
 	}
@@ -261,18 +262,18 @@ func TestReader(t *testing.T) {
 	write(t, r, region, 2, pattern(size, 2))
 
 	at := attachment(t, target, 1)
-	at.Token = must[[]byte](t)(target.GrantRead())
-	reader := must[*Reader](t)(OpenReader(t.Context(), at))
-	slot0, slot2 := must[[]byte](t)(reader.Slot(0, 0)), must[[]byte](t)(reader.Slot(region, 2))
+	at.Token = testkit.Must[[]byte](t)(target.GrantRead())
+	reader := testkit.Must[*Reader](t)(OpenReader(t.Context(), at))
+	slot0, slot2 := testkit.Must[[]byte](t)(reader.Slot(0, 0)), testkit.Must[[]byte](t)(reader.Slot(region, 2))
 	if !bytes.Equal(slot0, pattern(size, 1)) || !bytes.Equal(slot2, pattern(size, 2)) {
 		t.Error("the reader sees other bytes")
 	}
 	_, err := reader.Slot(0, 3)
-	wantError(t, err, "slot 3 of a buffer of 3 slots")
+	testkit.WantError(t, err, "slot 3 of a buffer of 3 slots")
 	_, err = reader.Slot(5, 0)
-	wantError(t, err, "slot 0 in region 5: the region is not known here")
+	testkit.WantError(t, err, "slot 0 in region 5: the region is not known here")
 	_, err = OpenReader(t.Context(), at)
-	wantError(t, err, "the token is not good") // one connection only
+	testkit.WantError(t, err, "the token is not good") // one connection only
 
 	target.Close() // and the reader still has the memory
 	if !bytes.Equal(slot2, pattern(size, 2)) {
@@ -288,9 +289,9 @@ func TestReader(t *testing.T) {
 func TestReaderCannotWrite(t *testing.T) {
 	target := newTarget(t, 1, 100)
 	at := attachment(t, target, 1)
-	at.Token = must[[]byte](t)(target.GrantRead())
+	at.Token = testkit.Must[[]byte](t)(target.GrantRead())
 	_, err := Attach(t.Context(), at)
-	wantError(t, err, "region 0: map 4096 bytes: permission denied")
+	testkit.WantError(t, err, "region 0: map 4096 bytes: permission denied")
 }
 
 // Closing either side ends the other's writes with an error, under way or not.
@@ -346,15 +347,15 @@ func TestUseAfterClose(t *testing.T) {
 	target := newTarget(t, 1, 100)
 	target.Close()
 	_, err := target.Grant(1)
-	wantError(t, err, "closed")
+	testkit.WantError(t, err, "closed")
 	_, err = target.GrantRead()
-	wantError(t, err, "closed")
+	testkit.WantError(t, err, "closed")
 }
 
 // connect opens a connection that has not said anything.
 func connect(t *testing.T, target *testTarget) *net.UnixConn {
 	t.Helper()
-	c := must[*net.UnixConn](t)(net.DialUnix("unix", nil, address(target.id)))
+	c := testkit.Must[*net.UnixConn](t)(net.DialUnix("unix", nil, address(target.id)))
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -372,7 +373,7 @@ func TestHostileConnections(t *testing.T) {
 	// Garbage is refused with a reason, or at least let go.
 	c := connect(t, target)
 	c.Write(bytes.Repeat([]byte{0xff}, len(magic)+41))
-	a := must[answer](t)(readAnswer(c))
+	a := testkit.Must[answer](t)(readAnswer(c))
 	if a.status != refused || !strings.Contains(string(a.text), "another version of pd-tools") {
 		t.Errorf("garbage was answered %d %q", a.status, a.text)
 	}
@@ -390,7 +391,7 @@ func TestHostileConnections(t *testing.T) {
 		unix.Close(fd)
 		c.Close()
 	}
-	eventually(t, "no descriptor of a stranger is kept", func() bool { return holdings(t) == before })
+	testkit.Eventually(t, patience, "no descriptor of a stranger is kept", func() bool { return holdings(t) == before })
 	serves(2)
 }
 
@@ -398,7 +399,7 @@ func TestHostileConnections(t *testing.T) {
 // not gone before its connection is: it may have the memory.
 func TestHostileWriter(t *testing.T) {
 	target := newTarget(t, 1, 1000)
-	c := must[*net.UnixConn](t)(dial(t.Context(), attachment(t, target, 1)))
+	c := testkit.Must[*net.UnixConn](t)(dial(t.Context(), attachment(t, target, 1)))
 	defer c.Close()
 	flooded := make(chan struct{})
 	go func() {
@@ -473,10 +474,10 @@ func TestOtherUser(t *testing.T) {
 	}
 	defer squatter.Close()
 	_, err = Attach(t.Context(), at)
-	wantError(t, err, "the other end belongs to user 65534")
+	testkit.WantError(t, err, "the other end belongs to user 65534")
 	if !errors.Is(err, rdma.ErrUnreachable) {
 		t.Errorf("%v is not ErrUnreachable", err)
 	}
 	at.ReceiverID = t.Name()
-	must[rdma.Remote](t)(Attach(t.Context(), at)).Close() // the token was not used up
+	testkit.Must[rdma.Remote](t)(Attach(t.Context(), at)).Close() // the token was not used up
 }

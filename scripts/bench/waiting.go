@@ -151,29 +151,43 @@ func medianTrip(n int, trip func() error) (float64, error) {
 // idleCPU watches all receivers over the same time, in which nothing comes.
 func (b *bench) idleCPU(crowds []*crowd) error {
 	d := pick(b, 10*time.Second, 200*time.Millisecond)
-	before := make([]time.Duration, len(crowds))
-	for i, c := range crowds {
-		var err error
-		if before[i], err = c.recv.cpu(); err != nil {
-			return err
-		}
-	}
-	select {
-	case <-b.ctx.Done():
-		return b.ctx.Err()
-	case <-time.After(d):
+	spent, err := b.idle(crowds, d)
+	if err != nil {
+		return err
 	}
 	for i, c := range crowds {
-		now, err := c.recv.cpu()
-		if err != nil {
-			return err
-		}
 		row := b.table.row(ofACore, limit{}, "CPU over %v, %d wait : a core", d, c.n)
 		if c.n == 5000 {
 			row.limit = atMost(0.01)
 		}
-		row.add((now-before[i]).Seconds()/d.Seconds(), 1)
+		row.add(spent[i], 1)
 		b.say("%v", row)
 	}
 	return nil
+}
+
+// idle is what each receiver takes of a core while nothing is asked of it for d.
+func (b *bench) idle(crowds []*crowd, d time.Duration) ([]float64, error) {
+	spent := make([]time.Duration, len(crowds))
+	for i, c := range crowds {
+		now, err := c.recv.cpu()
+		if err != nil {
+			return nil, err
+		}
+		spent[i] = -now
+	}
+	select {
+	case <-b.ctx.Done():
+		return nil, b.ctx.Err()
+	case <-time.After(d):
+	}
+	shares := make([]float64, len(crowds))
+	for i, c := range crowds {
+		now, err := c.recv.cpu()
+		if err != nil {
+			return nil, err
+		}
+		shares[i] = (spent[i] + now).Seconds() / d.Seconds()
+	}
+	return shares, nil
 }

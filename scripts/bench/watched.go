@@ -129,27 +129,12 @@ func (b *bench) watchedCrowd() error {
 		row.add(took[0], took[1])
 	}
 	b.say("%v", row)
-	d := pick(b, 10*time.Second, 200*time.Millisecond)
-	var before, spent [2]time.Duration
-	for i, c := range crowds {
-		if before[i], err = c.recv.cpu(); err != nil {
-			return err
-		}
-	}
-	select {
-	case <-b.ctx.Done():
-		return b.ctx.Err()
-	case <-time.After(d):
-	}
-	for i, c := range crowds {
-		now, err := c.recv.cpu()
-		if err != nil {
-			return err
-		}
-		spent[i] = now - before[i]
+	spent, err := b.idle(crowds, pick(b, 10*time.Second, 200*time.Millisecond))
+	if err != nil {
+		return err
 	}
 	b.table.note("watched: with %d requests waiting and nothing else to do pd-recv takes %s of a core, %s when nobody watches.", n,
-		ofACore(spent[0].Seconds()/d.Seconds()), ofACore(spent[1].Seconds()/d.Seconds()))
+		ofACore(spent[0]), ofACore(spent[1]))
 	return a.tell(b)
 }
 
