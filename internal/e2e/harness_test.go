@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 		os.Setenv("GORACE", "atexit_sleep_ms=0")
 		// Of many receivers at once only one could have the default.
 		os.Setenv("PD_RECV_MONITOR", "none")
-		if err := built.Programs(dir, root(), "./cmd/...", "./scripts/gentrace", "./scripts/pd-check"); err != nil {
+		if err := built.Programs(dir, root(), "./cmd/...", "./scripts/gentrace", "./scripts/pd-check", "./scripts/chaos"); err != nil {
 			fmt.Fprintln(os.Stderr, "e2e:", err)
 			return 1
 		}

@@ -1,12 +1,17 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pd-tools/pd-tools/internal/client"
+	"github.com/pd-tools/pd-tools/rdma"
+	"github.com/pd-tools/pd-tools/rdma/shm"
 )
 
 // A receiver is killed and started again on the same port with fewer slots while
@@ -153,4 +158,85 @@ func checkFresh(t *testing.T, s *fed, r *receiver) {
 		t.Errorf("counters: %v", c)
 	}
 	s.ends(1)
+}
+
+// decode takes each request that becomes ready, compares its bytes with what
+// they should be, and releases it. What it returns ends it and says how many
+// that were.
+func decode(t *testing.T, r *receiver, want func(reqID string) string) (stop func() int) {
+	t.Helper()
+	conn, err := client.Dial(r.endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	read, done := 0, make(chan struct{})
+	go func() {
+		defer close(done)
+		defer conn.Close()
+		for at := 0; ; {
+			var ids []string
+			r.within(patience, func() bool {
+				for ; at < len(r.out); at++ {
+					if l := parse(r.out[at]); l.str("event") == "ready" {
+						ids = append(ids, l.str("req_id"))
+					}
+				}
+				return len(ids) > 0 || ctx.Err() != nil
+			})
+			for _, id := range ids {
+				same, err := readOne(ctx, conn, id, want(id))
+				for try := 1; err != nil && try < 3 && ctx.Err() == nil; try++ { // the machine may be slow
+					same, err = readOne(ctx, conn, id, want(id))
+				}
+				switch {
+				case err == nil && !same:
+					t.Errorf("the bytes of %s are not its own", id)
+				case err == nil:
+					read++
+				case ctx.Err() == nil:
+					t.Logf("%s is not read: %v", id, err)
+				}
+			}
+			if ctx.Err() != nil {
+				return
+			}
+		}
+	}()
+	stop = func() int {
+		cancel()
+		r.mu.Lock()
+		r.news.Broadcast()
+		r.mu.Unlock()
+		<-done
+		return read
+	}
+	t.Cleanup(func() { stop() })
+	return stop
+}
+
+// readOne reports an error of a request that is gone by now.
+func readOne(ctx context.Context, conn *client.Conn, id, want string) (same bool, err error) {
+	take, err := conn.Take(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	at := rdma.Attachment{ReceiverID: take.ReceiverID, Token: take.Token, SlotSize: take.SlotSize, Slots: int(take.SlotCount)}
+	for _, region := range take.Regions {
+		at.Regions = append(at.Regions, rdma.Region{ID: int(region.ID), Desc: region.Desc})
+	}
+	memory, err := shm.OpenReader(ctx, at)
+	if err != nil {
+		return false, err
+	}
+	defer memory.Close()
+	var got strings.Builder
+	for _, c := range take.Chunks {
+		slot, err := memory.Slot(int(c.Region), int(c.Slot))
+		if err != nil {
+			return false, err
+		}
+		got.Write(slot[:c.Length])
+	}
+	return got.String() == want, conn.Release(ctx, id)
 }

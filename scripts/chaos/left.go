@@ -47,6 +47,15 @@ func (w *world) leftovers() {
 			w.violated("left running: %s %q", filepath.Base(filepath.Dir(cwd)), name)
 		}
 	}
+	said, _ := filepath.Glob(filepath.Join(w.dir, "*.err"))
+	for _, name := range said {
+		text, _ := os.ReadFile(name)
+		for _, bad := range []string{"DATA RACE", "panic:", "fatal error:"} {
+			if strings.Contains(string(text), bad) {
+				w.violated("%s in %s", bad, name)
+			}
+		}
+	}
 	files, _ := filepath.Glob(filepath.Join(w.dir, "taken", ".*"))
 	for _, f := range files {
 		w.violated("left behind: %s", f)
