@@ -14,7 +14,7 @@ const (
 	leastPercent = 100
 	// maxGarbage is what peers can have pd-recv keep uncollected on top of what
 	// is alive, bytes, unless leastPercent of that is more.
-	maxGarbage = 32 << 20
+	maxGarbage = 20 << 20
 )
 
 // boundGarbage has the heap collected so often that maxGarbage holds, from now on.

@@ -8,7 +8,7 @@ import (
 )
 
 func TestPercentFor(t *testing.T) {
-	for live, want := range map[uint64]int{0: 400, 1 << 20: 400, 8 << 20: 400, 12 << 20: 250, 16 << 20: 200, 32 << 20: 100, 1 << 30: 100} {
+	for live, want := range map[uint64]int{0: 400, 1 << 20: 400, 5 << 20: 400, 10 << 20: 200, 13 << 20: 150, 20 << 20: 100, 1 << 30: 100} {
 		if got := percentFor(live); got != want {
 			t.Errorf("%d bytes: %d%%, want %d%%", live, got, want)
 		}

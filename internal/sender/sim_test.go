@@ -483,10 +483,16 @@ func (s *sim) seldom(r *simReceiver) {
 }
 
 func (s *sim) check() {
-	c := s.core
 	if s.checks++; s.checks%16 == 0 {
-		s.checkSnapshot(c.snapshot(s.now))
+		s.checkSnapshot(s.core.snapshot(s.now))
 	}
+	if err := s.core.check(); err != nil {
+		s.fatalf("%v", err)
+	}
+}
+
+// check says what does not add up.
+func (c *core) check() error {
 	var pending int64
 	hungry, young := 0, 0
 	for _, req := range c.reqs {
@@ -499,7 +505,7 @@ func (s *sim) check() {
 		}
 	}
 	if pending != c.pending || hungry != c.hungry || young != c.young.Len() || c.owed < 0 {
-		s.fatalf("books do not add up: pending %d %d, hungry %d %d, young %d %d, owed %d",
+		return fmt.Errorf("books do not add up: pending %d %d, hungry %d %d, young %d %d, owed %d",
 			pending, c.pending, hungry, c.hungry, young, c.young.Len(), c.owed)
 	}
 	for _, r := range c.receivers {
@@ -509,13 +515,14 @@ func (s *sim) check() {
 		}
 		for e := r.queue[firstBatch].Front(); e != nil; e = e.Next() {
 			if f := e.Value.(*flight); !f.wanted() {
-				s.fatalf("%s has ended and still waits to be sent", f.req.id)
+				return fmt.Errorf("%s has ended and still waits to be sent", f.req.id)
 			}
 		}
 		if out != r.out || r.order.Len() != len(r.flights) {
-			s.fatalf("flights do not add up: %v %v", out, r.out)
+			return fmt.Errorf("flights do not add up: %v %v", out, r.out)
 		}
 	}
+	return nil
 }
 
 // checkSnapshot says whether a snapshot agrees with itself.
