@@ -252,19 +252,26 @@ func (p *Publisher) subscriptions() error {
 		case errors.Is(err, sock.ErrFrames): // means nothing
 		case err != nil:
 			return err
-		case len(frames[0]) == 1 && frames[0][0] == 1:
-			p.watched.Store(true)
-			p.pace.joined(time.Now())
-		case len(frames[0]) == 1 && frames[0][0] == 0: // the last one
-			p.watched.Store(false)
-			p.takeEvents()
-		case len(frames[0]) > 1 && frames[0][0] == 1:
-			if p.topics += len(frames[0]); p.topics > maxTopics {
-				return p.reopen()
-			}
+		case p.heard(frames[0]):
+			return p.reopen()
 		}
 	}
 	return nil
+}
+
+// heard takes what a subscriber says, and says whether it is one topic too many.
+func (p *Publisher) heard(frame []byte) (tooMany bool) {
+	switch {
+	case len(frame) == 1 && frame[0] == 1:
+		p.watched.Store(true)
+		p.pace.joined(time.Now())
+	case len(frame) == 1 && frame[0] == 0: // the last one
+		p.watched.Store(false)
+		p.takeEvents()
+	case len(frame) > 1 && frame[0] == 1:
+		p.topics += len(frame)
+	}
+	return p.topics > maxTopics
 }
 
 // answer is what Ask calls, in the program's loop.
