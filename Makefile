@@ -6,7 +6,7 @@ FUZZTIME ?= 30s
 SIM_FROM ?= 1
 SIM_REQUESTS ?= 10000000
 
-.PHONY: demo sim test interop interop-nixl interop-lmcache build-interop test-plan test-hosts chaos bench build fuzz lint setup clean
+.PHONY: demo sim test interop interop-nixl interop-lmcache build-interop test-plan test-hosts chaos flood bench build fuzz lint setup clean
 
 demo: build
 	scripts/demo
@@ -51,6 +51,12 @@ TIME ?= 2m
 chaos: build
 	go build -o bin/ ./scripts/chaos
 	bin/chaos -seed $(SEED) -time $(TIME)
+
+# Hostile peers of many kinds beside good senders. FLOOD are flags, as in
+# FLOOD='-count 1000000 -rate 4500'; -list prints the kinds.
+flood: build
+	go build -o bin/ ./scripts/flood
+	bin/flood $(FLOOD)
 
 bench: build
 	@scripts/setup --bench

@@ -12,10 +12,11 @@ import (
 // kind is one way to do harm. Its send does it once; what it needs for longer it
 // keeps in the attacker.
 type kind struct {
-	name   string
-	engine string  // only where this one is offered
-	weight float64 // how many small messages one of it stands for, by what it has of bytes, frames and connections; 0: 1
-	send   func(*attacker) error
+	name     string
+	engine   string  // only where this one is offered
+	keysOnly bool    // nothing but CURVE stops it: only when it is named
+	weight   float64 // how many small messages one of it stands for, by what it has of bytes, frames and connections; 0: 1
+	send     func(*attacker) error
 }
 
 // share is the part of the rate that a kind has, beside others.

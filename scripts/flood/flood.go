@@ -39,6 +39,7 @@ type flood struct {
 	bin, engines string
 	rate, count  int
 	before       time.Duration
+	ratio        float64
 	kinds        []*tally
 	log          io.Writer
 
@@ -194,7 +195,7 @@ func (f *flood) judge(r *result, b *bystander) error {
 	if b.failed != nil {
 		wrong("a good peer's question: %v", b.failed)
 	}
-	if r.GoodRatio < leastRate {
+	if r.GoodRatio < f.ratio {
 		wrong("good requests: %.0f a second undisturbed, %.0f under the flood", r.GoodBefore, r.GoodDuring)
 	}
 	for _, p := range []struct {

@@ -6,7 +6,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/pd-tools/pd-tools/internal/peertest"
 	"github.com/pd-tools/pd-tools/wire"
@@ -14,7 +16,7 @@ import (
 
 // kinds is all of them.
 func kinds() (all []kind) {
-	for _, more := range [][]kind{strangers(), badFrames(), badPayloads(), badRequests(), forgeries(), liars(), connections(), proxies(), watchers(), doors()} {
+	for _, more := range [][]kind{strangers(), badFrames(), badPayloads(), badRequests(), forgeries(), liars(), connections(), proxies(), watchers(), doors(), keysOnly()} {
 		all = append(all, more...)
 	}
 	return all
@@ -106,7 +108,6 @@ func badFrames() []kind {
 		frames("17 frames", func(*attacker) [][]byte { return some(15, 1, nil, stat) }),
 		{name: "1000 frames", weight: 50, send: func(a *attacker) error { return a.talk(some(1000, 1, nil, stat)...) }},
 		frames("an envelope over its limit", func(*attacker) [][]byte { return some(3, 1500, nil, stat) }),
-		{name: "an envelope of 14 MiB", weight: 100, send: func(a *attacker) error { return a.talk(some(14, wire.MaxMessage, nil, stat)...) }},
 		{name: "an envelope of 4 MiB and no reader", weight: 100, send: func(a *attacker) error {
 			c, err := a.as(a.recv.endpoint, "DEALER", "", false)
 			if err != nil {
@@ -363,6 +364,41 @@ func watchers() []kind {
 			return a.stays(a.recv.metrics, []byte("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"), 5)
 		}},
 	}
+}
+
+// keysOnly is what nothing stops but CURVE: ZeroMQ takes it before anybody can
+// look at it, or it is what a good peer may do.
+func keysOnly() (all []kind) {
+	endless := appendFrame(nil, frameMore, make([]byte, wire.MaxMessage))
+	all = []kind{
+		{name: "a message without end", weight: 100, send: func(a *attacker) error {
+			c, err := a.as(a.recv.endpoint, "DEALER", "", true)
+			if err != nil {
+				return err
+			}
+			if err := c.SetWriteDeadline(time.Now().Add(dialTime)); err != nil {
+				return err
+			}
+			_, err = c.Write(endless)
+			return err
+		}},
+		{name: "messages of 14 MiB", weight: 100, send: func(a *attacker) error {
+			return a.talk(append(slices.Repeat([][]byte{make([]byte, wire.MaxMessage)}, 14), nil, encode(&wire.StatRequest{}))...)
+		}},
+		{name: "connections by the thousand, and all stay", weight: connection, send: func(a *attacker) error {
+			c, err := handshake(a.recv.endpoint, "DEALER", a.fresh(), true, &a.answers)
+			if err != nil {
+				return err
+			}
+			a.hold(c, 10_000)
+			return c.send(nil, encode(&wire.StatRequest{}))
+		}},
+		{name: "the whole buffer, asked for and left", send: func(a *attacker) error { return a.ask(batch(a.fresh(), slots, false, "k")) }},
+	}
+	for i := range all {
+		all[i].keysOnly = true
+	}
+	return all
 }
 
 // doors are where data connections begin.

@@ -27,7 +27,7 @@ import (
 // What must hold.
 const (
 	mostGrowth = 64 << 20 // bytes
-	leastRate  = 0.5      // of the undisturbed one
+	leastRate  = 0.5      // of the undisturbed one, unless -ratio says otherwise
 )
 
 func main() {
@@ -57,7 +57,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool,
 	flags.IntVar(&f.rate, "rate", 5000, "bad messages a second")
 	flags.IntVar(&f.count, "count", 100_000, "bad messages")
 	flags.DurationVar(&f.before, "before", 10*time.Second, "how long the good ones are measured first, undisturbed")
-	only := flags.String("kinds", "", "only kinds whose name this regular `expression` matches")
+	flags.Float64Var(&f.ratio, "ratio", leastRate, "the good ones must get so much of their undisturbed rate done")
+	only := flags.String("kinds", "", "only kinds whose name this regular `expression` matches, and those, too, that nothing but CURVE stops")
 	list := flags.Bool("list", false, "print the kinds and end")
 	if flags.Parse(args) != nil {
 		return false, errUsage
@@ -72,13 +73,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool,
 		return false, errUsage
 	}
 	for _, k := range kinds() {
-		if want.MatchString(k.name) && (k.engine == "" || f.offers(k.engine)) {
+		if want.MatchString(k.name) && (*only != "" || *list || !k.keysOnly) && (k.engine == "" || f.offers(k.engine)) {
 			f.kinds = append(f.kinds, &tally{kind: k})
 		}
 	}
 	if *list {
 		for _, k := range f.kinds {
-			fmt.Fprintln(stdout, k.name)
+			note := ""
+			if k.keysOnly {
+				note = " (only CURVE stops it)"
+			}
+			fmt.Fprintln(stdout, k.name+note)
 		}
 		return true, nil
 	}
