@@ -61,7 +61,7 @@ func fullSnapshot() *Snapshot {
 		Queue:     []SnapshotWaiter{{Pos: 1, ReqID: "b", Sender: "s", Need: 60, Lacks: 11, WaitedMS: 250, AtShare: true}},
 		Senders:   []SnapshotSender{{Sender: "s", Requests: 2, Queued: 1, Attached: true, Engine: "ofi", LeaseLeftMS: 14000, Slots: 9, Ready: 8, Bytes: 7}},
 		Totals:    SnapshotTotals{Requests: 1, Queue: 1, Senders: 1},
-		Counters:  Counters{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16},
+		Counters:  Counters{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17},
 		AdmitWait: SnapshotWait{P50: 0.5, P99: 212, Max: 1e9}, WriteTime: SnapshotWait{P50: 1}, ReadyTime: SnapshotWait{P99: 2},
 		Limits:   SnapshotLimits{30000, 15000, 120000, 600000, 4, 100000, 1 << 28, 65536, 50, 25},
 		Refusals: map[string]int64{string(CodeTooLarge): 3},
@@ -75,7 +75,7 @@ func fullSender() *SenderSnapshot {
 		Requests:  []SenderRequest{{ReqID: "a", Receiver: 1, State: "writing", TotalChunks: 8, Sent: 1, Shared: 2, Bytes: 3, AgeMS: 4, AdmittedMS: -1}},
 		Receivers: []SenderLink{{"tcp://127.0.0.1:7600", "attached", "shm", 1, 2, 3, -1, 1 << 40}},
 		Totals:    SenderTotals{1, 1},
-		Counters:  SenderCounters{1, 2, 3, 4, 5, 6, 7, 8},
+		Counters:  SenderCounters{1, 2, 3, 4, 5, 6, 7, 8, 9},
 		AdmitWait: SnapshotWait{1, 2, 3}, WriteTime: SnapshotWait{4, 5, 6}, ReadyTime: SnapshotWait{7, 8, 9},
 	}
 }
@@ -83,7 +83,7 @@ func fullSender() *SenderSnapshot {
 func fullProxy() *ProxySnapshot {
 	return &ProxySnapshot{
 		Time: Stamp{time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)}, Kind: KindProxy, ID: "p", Epoch: 6, Endpoint: "tcp://127.0.0.1:7700", UptimeS: 1,
-		Expect: 2, Pending: 1, Waiting: []ProxyRequest{{"a", 1, 250}}, Counters: ProxyCounters{1, 2, 3, 4, 5, 6, 7},
+		Expect: 2, Pending: 1, Waiting: []ProxyRequest{{"a", 1, 250}}, Counters: ProxyCounters{1, 2, 3, 4, 5, 6, 7, 8},
 	}
 }
 

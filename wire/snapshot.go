@@ -145,6 +145,7 @@ type Counters struct {
 	WrittenChunks int64 `json:"written_chunks"` // committed, or ready and of a sender that never attached
 	WrittenBytes  int64 `json:"written_bytes"`
 	SharedChunks  int64 `json:"shared_chunks"` // not sent because already there
+	Refused       int64 `json:"refused"`       // peers that had no key that is allowed, each time they came
 }
 
 // SnapshotWait is how long something took in the last minute, in milliseconds.
@@ -228,6 +229,7 @@ type SenderCounters struct {
 	SentBytes    int64 `json:"sent_bytes"`
 	Faults       int64 `json:"faults"`      // of the input that name no request
 	Undelivered  int64 `json:"undelivered"` // notices that the proxy did not get
+	Refused      int64 `json:"refused"`     // who wanted to watch and had no key that is allowed, each time they came
 }
 
 // ProxySnapshot is the state of a pd-proxy, as its monitor stream has it.
@@ -260,6 +262,7 @@ type ProxyCounters struct {
 	Forgotten    int64 `json:"forgotten"`     // pending requests, dropped to make room
 	BadFrames    int64 `json:"bad_frames"`    // messages that were no notification
 	Recovered    int64 `json:"recovered"`     // of the ready ones: a receiver said so before there were notifications enough
+	Refused      int64 `json:"refused"`       // peers that had no key that is allowed, each time they came
 }
 
 // Event tells monitors what has happened, some of it at a time.

@@ -14,7 +14,6 @@ import (
 	"github.com/pd-tools/pd-tools/internal/cli"
 	"github.com/pd-tools/pd-tools/internal/metrics"
 	"github.com/pd-tools/pd-tools/internal/proxy"
-	"github.com/pd-tools/pd-tools/internal/sock"
 )
 
 func main() { os.Exit(cli.Main(app())) }
@@ -39,6 +38,7 @@ type options struct {
 	json     bool
 	monitor  string
 	metrics  string
+	curve    cli.Curve
 	shutdown time.Duration
 }
 
@@ -49,7 +49,7 @@ func app() *urfave.App {
 		Usage:       "print the id of each request that is ready to be decoded",
 		UsageText:   "pd-proxy [flags]",
 		Description: notes,
-		Flags: []urfave.Flag{
+		Flags: append([]urfave.Flag{
 			cli.Var(&o.run.Listen, "listen", "ENDPOINT", "tcp://127.0.0.1:7700", "where notifications come in; port * is a free one", cli.ListenEndpoint),
 			cli.Bool(&o.json, "json", "print a JSON object for each request, ready or failed"),
 			cli.Var(&o.run.Expect, "expect", "N", "1", "notifications that make a request ready: one a tensor-parallel rank", cli.Int(1, 1<<20)),
@@ -59,7 +59,7 @@ func app() *urfave.App {
 			cli.Var(&o.shutdown, "shutdown-timeout", "TIME", "5s", "how long a clean stop may take; 0 or inf: no limit", cli.Limit),
 			cli.Var(&o.monitor, "monitor", "ENDPOINT", "", "publish what happens, for pd-top", cli.ListenEndpoint),
 			cli.Var(&o.metrics, "metrics", "ADDR", "", "serve metrics and health over HTTP on HOST:PORT; port * is a free one", cli.HTTPAddress),
-		},
+		}, o.curve.Flags()...),
 		Action: func(c *urfave.Context) error {
 			if _, err := cli.Args(c); err != nil {
 				return err
@@ -81,8 +81,13 @@ func serve(c *urfave.Context, o options) error {
 	defer fail(nil)
 	log := cli.NewLog(c.App.ErrWriter, c.App.Name)
 	cfg := o.run
-	monitor, err := publish(&cfg, o.monitor, log)
+	cfg.Warn = log.Warn
+	var monitor *publisher
 	var served *metrics.Server
+	var err error
+	if cfg.Keys, err = o.curve.Keys(cfg.Warn, cfg.Recover...); err == nil {
+		monitor, err = publish(&cfg, o.monitor, log)
+	}
 	if err == nil {
 		served, err = openMetrics(&cfg, o.metrics, c.App, log)
 	}
@@ -97,14 +102,11 @@ func serve(c *urfave.Context, o options) error {
 		monitor.tell(o)
 	}
 	cfg.Note = func(text string) { log.Printf("%s", cli.Escape(text)) }
-	cfg.Warn = func(kind, text string) { log.Limitf(kind, "%s", cli.Escape(text)) }
 	listened := false
 	cfg.Listening = func(endpoint string) {
 		listened = true
 		log.Printf("listening on %s", endpoint)
-		if sock.IsPublic(endpoint) {
-			log.Printf("warning: other hosts can reach %s and anyone there can report requests", endpoint)
-		}
+		log.Public(endpoint, "report requests to", cfg.Keys)
 	}
 	summary, err := proxy.Run(ctx, cfg)
 	monitor.close()

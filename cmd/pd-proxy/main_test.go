@@ -46,7 +46,7 @@ func TestScripts(t *testing.T) {
 // sends in order A (ready), A!REASON (failed) or =BYTES (as they are; escapes
 // as in Go).
 func notify(ts *testscript.TestScript, _ bool, args []string) {
-	zctx, err := sock.NewContext()
+	zctx, err := sock.NewContext(nil)
 	ts.Check(err)
 	s, err := zctx.Dial(zmq4.PUSH, args[0], sock.Options{
 		Linger:  patience,
@@ -90,7 +90,7 @@ func watch(ts *testscript.TestScript, _ bool, args []string) {
 
 // await waits for a message of a monitor stream.
 func await(endpoint string, ok func(wire.Message) bool) error {
-	zctx, err := sock.NewContext()
+	zctx, err := sock.NewContext(nil)
 	if err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func TestMonitorEvents(t *testing.T) {
 // occupy NAME: takes a free TCP port until the script ends, and sets $NAME to
 // its endpoint.
 func occupy(ts *testscript.TestScript, _ bool, args []string) {
-	zctx, err := sock.NewContext()
+	zctx, err := sock.NewContext(nil)
 	ts.Check(err)
 	s, endpoint, err := zctx.Listen(zmq4.PULL, "tcp://127.0.0.1:*", sock.Options{})
 	ts.Check(err)

@@ -29,12 +29,13 @@ func publish(cfg *proxy.Config, endpoint string, log *cli.Log) (*publisher, erro
 		ID:       cfg.ID,
 		Epoch:    cfg.Epoch,
 		Ask:      cfg.Asks.Add,
-		Warn:     func(kind, text string) { log.Limitf(kind, "%s", text) },
+		Warn:     log.Warn,
+		Keys:     cfg.Keys,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("--monitor: %w", err)
 	}
-	log.Watch(p.Endpoint())
+	log.Watch(p.Endpoint(), cfg.Keys)
 	return &publisher{p}, nil
 }
 

@@ -13,15 +13,16 @@ import (
 
 func statCommand() *urfave.Command {
 	var timeout time.Duration
+	var curve cli.Curve
 	return &urfave.Command{
 		Name: "stat", Usage: "print a receiver's state as JSON", UsageText: "pd-recv stat [flags] ENDPOINT",
-		Flags: []urfave.Flag{timeoutFlag(&timeout)},
+		Flags: append(curve.Flags(), timeoutFlag(&timeout)),
 		Action: func(c *urfave.Context) error {
 			args, err := cli.Args(c, "ENDPOINT")
 			if err != nil {
 				return err
 			}
-			return withConn(c, args[0], func(ctx context.Context, conn *client.Conn) error {
+			return withConn(c, &curve, args[0], func(ctx context.Context, conn *client.Conn) error {
 				return stat(ctx, c, conn, timeout)
 			})
 		},
@@ -44,15 +45,16 @@ func stat(ctx context.Context, c *urfave.Context, conn *client.Conn, timeout tim
 
 func dropCommand() *urfave.Command {
 	var timeout time.Duration
+	var curve cli.Curve
 	return &urfave.Command{
 		Name: "drop", Usage: "release a ready request without reading it", UsageText: "pd-recv drop [flags] ENDPOINT REQ_ID",
-		Flags: []urfave.Flag{timeoutFlag(&timeout)},
+		Flags: append(curve.Flags(), timeoutFlag(&timeout)),
 		Action: func(c *urfave.Context) error {
 			args, err := cli.Args(c, "ENDPOINT", "REQ_ID")
 			if err != nil {
 				return err
 			}
-			return withConn(c, args[0], func(ctx context.Context, conn *client.Conn) error {
+			return withConn(c, &curve, args[0], func(ctx context.Context, conn *client.Conn) error {
 				ask, cancel := context.WithTimeout(ctx, timeout)
 				defer cancel()
 				return conn.Release(ask, args[1])
@@ -62,13 +64,17 @@ func dropCommand() *urfave.Command {
 }
 
 // withConn asks a receiver, until done or told to stop by a signal.
-func withConn(c *urfave.Context, endpoint string, do func(context.Context, *client.Conn) error) error {
+func withConn(c *urfave.Context, curve *cli.Curve, endpoint string, do func(context.Context, *client.Conn) error) error {
 	if err := sock.CheckDial(endpoint); err != nil {
 		return cli.Usagef("%v", err)
 	}
+	keys, err := curve.Keys(func(string, string) {}, endpoint) // nobody connects to us
+	if err != nil {
+		return err
+	}
 	ctx, stop := cli.Signals(c.Context, stopWithin)
 	defer stop()
-	conn, err := client.Dial(endpoint)
+	conn, err := client.Dial(endpoint, keys)
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ func app() *urfave.App {
 		Name:  "pd-recv",
 		Usage: "receive KV caches into a buffer, without deadlock",
 		UsageText: "pd-recv [serve] [flags]\npd-recv stat [flags] ENDPOINT\n" +
-			"pd-recv take [flags] ENDPOINT REQ_ID\npd-recv drop [flags] ENDPOINT REQ_ID\npd-recv plan [flags] [FILE]",
+			"pd-recv take [flags] ENDPOINT REQ_ID\npd-recv drop [flags] ENDPOINT REQ_ID\npd-recv plan [flags] [FILE]\npd-recv keygen FILE",
 		Description: `stdout has one JSON line for each event, the first of them "listening".
 
   pd-recv --listen tcp://127.0.0.1:7600 --buffer-size 4GiB --chunk-size 2MiB | jq -c 'select(.event=="ready")'`,
@@ -40,6 +40,7 @@ func app() *urfave.App {
 			takeCommand(),
 			dropCommand(),
 			planCommand(),
+			keygenCommand(),
 		},
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/pd-tools/pd-tools/internal/cli"
 	"github.com/pd-tools/pd-tools/internal/monitor"
 	"github.com/pd-tools/pd-tools/internal/reservation"
+	"github.com/pd-tools/pd-tools/internal/sock"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -21,7 +22,7 @@ func (o *serveOptions) openMonitor(log *cli.Log) (*monitored, error) {
 		return nil, nil
 	}
 	p, err := monitor.Listen(monitor.Config{
-		Endpoint: o.monitor, Kind: wire.KindReceiver, ID: o.ID, Epoch: o.Reservation.Epoch, Ask: o.Asks.Add, Warn: o.Warn,
+		Endpoint: o.monitor, Kind: wire.KindReceiver, ID: o.ID, Epoch: o.Reservation.Epoch, Ask: o.Asks.Add, Warn: o.Warn, Keys: o.Keys,
 	})
 	if err != nil && !o.monitorFlag.IsSet() {
 		log.Printf("warning: pd-top cannot watch: --monitor: %v", err)
@@ -43,9 +44,9 @@ func (m *monitored) endpoint() string {
 }
 
 // say tells people where it is.
-func (m *monitored) say(log *cli.Log) {
+func (m *monitored) say(log *cli.Log, keys *sock.Keys) {
 	if m != nil {
-		log.Watch(m.Endpoint())
+		log.Watch(m.Endpoint(), keys)
 	}
 }
 

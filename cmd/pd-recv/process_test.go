@@ -93,7 +93,7 @@ func serveAndSay(t *testing.T, args ...string) (*program, listening) {
 
 func ask(t *testing.T, endpoint string) (*client.Conn, context.Context) {
 	t.Helper()
-	c, err := client.Dial(endpoint)
+	c, err := client.Dial(endpoint, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

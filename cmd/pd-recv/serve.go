@@ -47,6 +47,7 @@ type serveOptions struct {
 	mode     string
 	monitor  string
 	metrics  string
+	curve    cli.Curve
 	shutdown time.Duration
 	share    share
 
@@ -63,7 +64,7 @@ func (o *serveOptions) flags() []urfave.Flag {
 		cli.Var(&o.fabric.Addr, "fabric-addr", "ADDR", "", "address of this host where ofi is written; else that of --listen", cli.IPAddress),
 		cli.Var(&o.fabric.Service, "fabric-service", "PORT", "*", "TCP port where ofi's writers introduce themselves; * is a free one", service),
 	}
-	return []urfave.Flag{
+	return append([]urfave.Flag{
 		cli.Var(&o.Listen, "listen", "ENDPOINT", "tcp://127.0.0.1:7600", "where senders and decoders connect; port * is a free one", cli.ListenEndpoint),
 		cli.Var(&o.buffer, "buffer-size", "SIZE", "1GiB", "memory for chunks", cli.Size),
 		cli.Var(&r.SlotBytes, "chunk-size", "SIZE", "1MiB", "largest chunk, the size of a slot", cli.Size),
@@ -85,7 +86,7 @@ func (o *serveOptions) flags() []urfave.Flag {
 		o.monitorFlag,
 		cli.Var(&o.metrics, "metrics", "ADDR", "", "serve metrics and health over HTTP on HOST:PORT; port * is a free one", cli.HTTPAddress),
 		cli.Var(&o.shutdown, "shutdown-timeout", "TIME", "5s", "how long a stop by signal may take: of which up to 0.4 until all is written and taken; 0 or inf: no limit", cli.Limit),
-	}
+	}, o.curve.Flags()...)
 }
 
 func lease(s string) (time.Duration, error) {
@@ -133,7 +134,7 @@ func serve(c *urfave.Context, o *serveOptions) error {
 	log := cli.NewLog(c.App.ErrWriter, c.App.Name)
 	out := cli.NewLines(c.App.Writer, fail)
 	o.Events = out.Batch
-	o.Warn = func(kind, text string) { log.Limitf(kind, "%s", cli.Escape(text)) }
+	o.Warn = log.Warn
 	err := o.serve(ctx, c.App, out, log)
 	cli.Flush(ctx, out, log)
 	if cause := context.Cause(ctx); cause != nil && cli.Interrupted(ctx) == nil {
@@ -145,7 +146,11 @@ func serve(c *urfave.Context, o *serveOptions) error {
 // serve runs the receiver and what shows it, and returns when ctx is done.
 func (o *serveOptions) serve(ctx context.Context, app *urfave.App, out *cli.Lines, log *cli.Log) error {
 	o.sayBefore(log)
-	monitored, err := o.openMonitor(log)
+	var monitored *monitored
+	var err error
+	if o.Keys, err = o.curve.Keys(o.Warn, o.Proxy); err == nil {
+		monitored, err = o.openMonitor(log)
+	}
 	if err != nil {
 		return err
 	}
@@ -164,7 +169,7 @@ func (o *serveOptions) serve(ctx context.Context, app *urfave.App, out *cli.Line
 		ChunkSize: o.Reservation.SlotBytes, BufferSize: o.buffer, Epoch: o.Reservation.Epoch,
 	})
 	o.sayAfter(log, r)
-	monitored.say(log)
+	monitored.say(log, o.Keys)
 	go watchFiles(ctx, log)
 	if err := r.Run(ctx); err != nil {
 		return err
@@ -246,9 +251,7 @@ func (o *serveOptions) sayAfter(log *cli.Log, running *receiver.Receiver) {
 		log.Printf("one sender has at most %s slots, and its requests that wait need at most %s",
 			limit(r.SenderShare == 0, strconv.Itoa(r.SenderShare)), limit(r.SenderQueue == 0, strconv.Itoa(r.SenderQueue)))
 	}
-	if sock.IsPublic(endpoint) {
-		log.Printf("warning: other hosts can reach %s, and nothing asks who they are", endpoint)
-	}
+	log.Public(endpoint, "reach", o.Keys)
 }
 
 func limit(off bool, text string) string {

@@ -26,6 +26,7 @@ type takeOptions struct {
 	output  string
 	keep    bool
 	timeout time.Duration
+	curve   cli.Curve
 }
 
 func takeCommand() *urfave.Command {
@@ -33,11 +34,11 @@ func takeCommand() *urfave.Command {
 	return &urfave.Command{
 		Name: "take", Usage: "read a ready request's bytes and release it", UsageText: "pd-recv take [flags] ENDPOINT REQ_ID",
 		Description: "Reads the receiver's memory, so it runs on the same host as the same user.",
-		Flags: []urfave.Flag{
+		Flags: append([]urfave.Flag{
 			cli.Var(&o.output, "o", "FILE", "", "write to FILE instead of stdout; - is stdout even if it is a terminal", cli.Text),
 			cli.Bool(&o.keep, "keep", "give the request back: it stays ready"),
 			timeoutFlag(&o.timeout),
-		},
+		}, o.curve.Flags()...),
 		Action: func(c *urfave.Context) error {
 			args, err := cli.Args(c, "ENDPOINT", "REQ_ID")
 			if err != nil {
@@ -46,7 +47,7 @@ func takeCommand() *urfave.Command {
 			if f, ok := c.App.Writer.(*os.File); ok && o.output == "" && term.IsTerminal(int(f.Fd())) {
 				return cli.Usagef("stdout is a terminal and chunks are binary: name a file with -o, or -o - if you mean it")
 			}
-			return withConn(c, args[0], func(ctx context.Context, conn *client.Conn) error {
+			return withConn(c, &o.curve, args[0], func(ctx context.Context, conn *client.Conn) error {
 				return o.take(ctx, conn, args[1], c.App.Writer)
 			})
 		},

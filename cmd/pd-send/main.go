@@ -30,6 +30,7 @@ type options struct {
 	notify  string
 	monitor string
 	metrics string
+	curve   cli.Curve
 }
 
 func newApp() *urfave.App {
@@ -44,7 +45,7 @@ Without "file" a chunk's bytes are a pattern made from its key. {"cancel":"A"} a
 One JSON line on stdout says how each request ended.
 
   pd-send manifest trace.jsonl | pd-send --to tcp://127.0.0.1:7600 --proxy tcp://127.0.0.1:7700`,
-		Flags: []urfave.Flag{
+		Flags: append([]urfave.Flag{
 			cli.List(&o.Receivers, "to", "ENDPOINT", "a receiver; required. Requests that name none go round", cli.DialEndpoint),
 			cli.Var(&o.Proxy, "proxy", "ENDPOINT", "", "tell this pd-proxy what is ready or failed", cli.DialEndpoint),
 			cli.Var(&o.notify, "notify", "WHAT", "all", "what the proxy is told: all, or ready (LMCache's knows no failure)", cli.OneOf("all", "ready")),
@@ -60,7 +61,7 @@ One JSON line on stdout says how each request ended.
 			cli.Var(&o.monitor, "monitor", "ENDPOINT", "", "publish what happens, for pd-top", cli.ListenEndpoint),
 			cli.Var(&o.metrics, "metrics", "ADDR", "", "serve metrics and health over HTTP on HOST:PORT; port * is a free one", cli.HTTPAddress),
 			cli.Var(&o.ShutdownTimeout, "shutdown-timeout", "TIME", "5s", "how long a stop by signal may take; 0 or inf: no limit", cli.Limit),
-		},
+		}, o.curve.Flags()...),
 		Action:   func(c *urfave.Context) error { return send(c, o) },
 		Commands: []*urfave.Command{manifestCommand()},
 	}
@@ -85,7 +86,11 @@ func send(c *urfave.Context, o *options) error {
 
 	show := newDisplay(c.App.ErrWriter)
 	log := cli.NewLog(show, c.App.Name)
-	monitor, err := o.publish(log)
+	var monitor *publisher
+	var err error
+	if o.Keys, err = o.curve.Keys(log.Warn, append(o.Receivers, o.Proxy)...); err == nil {
+		monitor, err = o.publish(log)
+	}
 	var served *metrics.Server
 	var book func(*sender.Result)
 	if err == nil {

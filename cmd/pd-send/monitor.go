@@ -30,12 +30,13 @@ func (o *options) publish(log *cli.Log) (*publisher, error) {
 		ID:       o.Name,
 		Epoch:    o.Epoch,
 		Ask:      o.Asks.Add,
-		Warn:     func(kind, text string) { log.Limitf(kind, "%s", text) },
+		Warn:     log.Warn,
+		Keys:     o.Keys,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("--monitor: %w", err)
 	}
-	log.Watch(p.Endpoint())
+	log.Watch(p.Endpoint(), o.Keys)
 	return &publisher{p, o.Name}, nil
 }
 

@@ -88,7 +88,7 @@ func TestMonitor(t *testing.T) {
 
 // A port that is taken is said within a second, and nothing is sent.
 func TestMonitorPortTaken(t *testing.T) {
-	ctx, err := sock.NewContext()
+	ctx, err := sock.NewContext(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

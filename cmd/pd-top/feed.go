@@ -48,7 +48,7 @@ func dial(ctx context.Context, o *options, stderr io.Writer, all bool) (*feed, e
 		}
 	}
 	var err error
-	if f.w, err = monitor.Watch(o.endpoints...); err != nil {
+	if f.w, err = monitor.Watch(o.keys, o.endpoints...); err != nil {
 		return nil, err
 	}
 	for i := range f.states {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pd-tools/pd-tools/internal/cli"
 	"github.com/pd-tools/pd-tools/internal/noquery"
+	"github.com/pd-tools/pd-tools/internal/sock"
 	"github.com/pd-tools/pd-tools/internal/top"
 )
 
@@ -38,11 +39,13 @@ type options struct {
 	reverse      bool
 	units, color string
 	ascii        bool
+	curve        cli.Curve
+	keys         *sock.Keys
 	endpoints    []string
 }
 
 func (o *options) flags() []urfave.Flag {
-	return []urfave.Flag{
+	return append([]urfave.Flag{
 		cli.Var(&o.delay, "delay", "TIME", "1s", "between refreshes, at least 250ms", delay).Short("d"),
 		cli.Var(&o.refreshes, "n", "COUNT", "inf", "end after so many refreshes", cli.Count),
 		cli.Bool(&o.batch, "batch", "print plain text instead of drawing a screen", "b"),
@@ -56,7 +59,7 @@ func (o *options) flags() []urfave.Flag {
 		cli.Var(&o.units, "units", "UNITS", "auto", "auto (KiB, MiB, k, M) or raw (bytes and counts in full)", cli.OneOf("auto", "raw")),
 		cli.Var(&o.color, "color", "WHEN", "auto", "auto, always or never", cli.OneOf("auto", "always", "never")),
 		cli.Bool(&o.ascii, "ascii", "draw with ASCII only"),
-	}
+	}, o.curve.Flags()...)
 }
 
 func delay(s string) (time.Duration, error) {
@@ -87,6 +90,10 @@ func app() *urfave.App {
 				if _, err := cli.DialEndpoint(endpoint); err != nil {
 					return cli.Usagef("%v", err)
 				}
+			}
+			var err error
+			if o.keys, err = o.curve.Keys(func(string, string) {}, o.endpoints...); err != nil { // nobody connects to us
+				return err
 			}
 			return o.run(c)
 		},

@@ -185,7 +185,7 @@ func TestNobody(t *testing.T) {
 // Somebody who publishes nothing, or is no publisher, is said to be just that.
 func TestSilent(t *testing.T) {
 	t.Parallel()
-	ctx, err := sock.NewContext()
+	ctx, err := sock.NewContext(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

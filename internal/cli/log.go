@@ -153,10 +153,19 @@ func Escape(s string) string {
 // around it, but keeps spaces.
 func printable(r rune) bool { return r == ' ' || unicode.IsPrint(r) }
 
+// Warn is what parts of a program tell people by: text of peers may be in it,
+// and equal kinds come as often as a peer likes.
+func (l *Log) Warn(kind, text string) { l.Limitf(kind, "%s", Escape(text)) }
+
 // Watch says where a program can be watched, and who else can.
-func (l *Log) Watch(endpoint string) {
+func (l *Log) Watch(endpoint string, keys *sock.Keys) {
 	l.Printf("to watch it: pd-top %s", endpoint)
-	if sock.IsPublic(endpoint) {
-		l.Printf("warning: other hosts can watch on %s, and nothing asks who they are", endpoint)
+	l.Public(endpoint, "watch on", keys)
+}
+
+// Public warns of an endpoint at which other hosts can do something unasked.
+func (l *Log) Public(endpoint, do string, keys *sock.Keys) {
+	if keys == nil && sock.IsPublic(endpoint) {
+		l.Printf("warning: other hosts can %s %s, and nothing asks who they are: make keys (pd-recv keygen) and give --curve-key and --curve-allow", do, endpoint)
 	}
 }

@@ -33,10 +33,12 @@ type Conn struct {
 	endpoint string
 	ctx      *sock.Context
 	socket   *zmq4.Socket
+	shakes   *sock.Handshakes
 	waker    *sock.Waker
 	calls    chan call
 	closing  chan struct{}
-	done     chan struct{}
+	done     chan struct{} // closed when the connection is
+	why      error         // it is closed by itself; good once done is closed
 }
 
 // call is one question on its way to the goroutine that owns the socket.
@@ -46,9 +48,10 @@ type call struct {
 	forget  <-chan struct{}   // the asker does not wait any more
 }
 
-// Dial connects. A receiver that is not there shows only when it is asked.
-func Dial(endpoint string) (*Conn, error) {
-	ctx, err := sock.NewContext()
+// Dial connects, with the keys if there are any. A receiver that is not there
+// shows only when it is asked.
+func Dial(endpoint string, keys *sock.Keys) (*Conn, error) {
+	ctx, err := sock.NewContext(keys)
 	if err != nil {
 		return nil, err
 	}
@@ -61,8 +64,14 @@ func Dial(endpoint string) (*Conn, error) {
 	}
 	c.socket, err = ctx.Dial(zmq4.DEALER, endpoint, sock.Options{MaxFrame: wire.MaxResponse, Linger: -1})
 	if err == nil {
+		if c.shakes, err = ctx.Handshakes(c.socket, endpoint); err != nil {
+			c.socket.Close()
+		}
+	}
+	if err == nil {
 		if c.waker, err = ctx.NewWaker(); err != nil {
 			c.socket.Close()
+			c.shakes.Close()
 		}
 	}
 	if err != nil {
@@ -127,7 +136,7 @@ func ask[T wire.Message](ctx context.Context, c *Conn, m wire.Message) (answer T
 	case c.calls <- one:
 		c.waker.Wake()
 	case <-c.done:
-		return answer, errors.New("connection is closed")
+		return answer, c.closed()
 	case <-ctx.Done():
 		return answer, c.late(ctx, start)
 	}
@@ -135,7 +144,7 @@ func ask[T wire.Message](ctx context.Context, c *Conn, m wire.Message) (answer T
 	case got := <-one.answer:
 		return as[T](got)
 	case <-c.done:
-		return answer, errors.New("connection is closed")
+		return answer, c.closed()
 	case <-ctx.Done():
 		return answer, c.late(ctx, start)
 	}
@@ -151,6 +160,13 @@ func as[T wire.Message](got wire.Message) (answer T, err error) {
 	return answer, fmt.Errorf("the receiver answered with %T, not %T", got, answer)
 }
 
+func (c *Conn) closed() error {
+	if c.why != nil {
+		return c.why
+	}
+	return errors.New("connection is closed")
+}
+
 func (c *Conn) late(ctx context.Context, start time.Time) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("no answer from %s within %v: is pd-recv running there?", c.endpoint, time.Since(start).Truncate(time.Millisecond))
@@ -162,11 +178,13 @@ func (c *Conn) late(ctx context.Context, start time.Time) error {
 func (c *Conn) run() {
 	defer close(c.done)
 	defer c.ctx.Close()
+	defer c.shakes.Close()
 	defer c.socket.Close()
 	defer c.waker.Close()
 	poller := zmq4.NewPoller()
 	poller.Add(c.socket, zmq4.POLLIN)
 	poller.Add(c.waker.Socket(), zmq4.POLLIN)
+	poller.Add(c.shakes.Socket(), zmq4.POLLIN)
 	open := make(map[uint64]call)
 	last := uint64(0)
 	var unsent []call // ZeroMQ's queue was full
@@ -186,6 +204,10 @@ func (c *Conn) run() {
 		case <-c.closing:
 			return
 		default:
+		}
+		if c.shakes.Read() {
+			c.why = c.shakes.Why()
+			return
 		}
 		for unsent = c.collect(unsent); len(unsent) > 0; unsent = unsent[1:] {
 			if err := c.send(last+1, unsent[0].payload); err != nil {

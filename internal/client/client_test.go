@@ -30,7 +30,7 @@ type router struct {
 
 func newRouter(t *testing.T) (*router, *Conn) {
 	t.Helper()
-	ctx, err := sock.NewContext()
+	ctx, err := sock.NewContext(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func newRouter(t *testing.T) (*router, *Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := Dial(endpoint)
+	c, err := Dial(endpoint, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestCloseWhileWaiting(t *testing.T) {
 // each is asked once it is.
 func TestMoreThanTheQueueHolds(t *testing.T) {
 	const many = 3 * sock.DefaultQueue
-	ctx, err := sock.NewContext()
+	ctx, err := sock.NewContext(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func TestMoreThanTheQueueHolds(t *testing.T) {
 	// Not a port that was just closed: ZeroMQ closes in its own time, and a dialler
 	// that is quicker gives its questions to the old socket.
 	endpoint := "ipc://" + filepath.Join(t.TempDir(), "s")
-	c, err := Dial(endpoint)
+	c, err := Dial(endpoint, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

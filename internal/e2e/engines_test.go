@@ -169,7 +169,7 @@ const tokenLen = 41
 // this one.
 func answering(t *testing.T, m wire.Message) (endpoint string) {
 	t.Helper()
-	ctx, err := sock.NewContext()
+	ctx, err := sock.NewContext(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

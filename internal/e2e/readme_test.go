@@ -88,13 +88,13 @@ func repoFile(t *testing.T, name string) string {
 // contractFlags are those that scripts depend on.
 var contractFlags = map[string]string{
 	"pd-recv": "--listen --buffer-size --chunk-size --engine --fabric --fabric-addr --fabric-service --admission --admit-timeout --lease --legacy-lease --ready-ttl " +
-		"--overtake --queue-limit --queue-bytes --sink --proxy --monitor --metrics --shutdown-timeout",
-	"pd-recv take": "-o --keep",
+		"--overtake --queue-limit --queue-bytes --sink --proxy --monitor --metrics --shutdown-timeout --curve-key --curve-allow",
+	"pd-recv take": "-o --keep --curve-key --curve-allow", "pd-recv stat": "--curve-key --curve-allow", "pd-recv drop": "--curve-key --curve-allow", "pd-top": "--curve-key --curve-allow",
 	"pd-recv plan": "--model --bytes-per-token --tokens-per-chunk --buffer-size --admission --overtake --target-p99 --admit-timeout --pace --limit --senders --batch " +
 		"--link-rate --ingress-rate --round-trip --consume --consume-per-token --decode-rate --json --plot",
-	"pd-send":          "--to --proxy --staging-size --batch --engine --timeout --pending --pace --name --monitor --metrics --notify --shutdown-timeout",
+	"pd-send":          "--to --proxy --staging-size --batch --engine --timeout --pending --pace --name --monitor --metrics --notify --shutdown-timeout --curve-key --curve-allow",
 	"pd-send manifest": "--chunk-size --tokens-per-chunk --limit --interleave --batch",
-	"pd-proxy":         "--listen --json --expect -n --timeout --monitor --metrics --shutdown-timeout",
+	"pd-proxy":         "--listen --json --expect -n --timeout --monitor --metrics --shutdown-timeout --curve-key --curve-allow",
 }
 
 func TestHelpHasTheContractsFlags(t *testing.T) {

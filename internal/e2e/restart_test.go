@@ -165,7 +165,7 @@ func checkFresh(t *testing.T, s *fed, r *receiver) {
 // that were.
 func decode(t *testing.T, r *receiver, want func(reqID string) string) (stop func() int) {
 	t.Helper()
-	conn, err := client.Dial(r.endpoint)
+	conn, err := client.Dial(r.endpoint, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

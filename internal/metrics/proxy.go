@@ -24,5 +24,6 @@ func proxyReadings() readings[wire.ProxySnapshot] {
 	r.counter("duplicate_notifications_total", "Notifications of requests that had ended.", func(s *snap) int64 { return s.Counters.Duplicates })
 	r.counter("late_failures_total", "Failures of requests that were ready already.", func(s *snap) int64 { return s.Counters.LateFailures })
 	r.counter("bad_frames_total", "Messages that were no notification.", func(s *snap) int64 { return s.Counters.BadFrames })
+	r.counter("refused_peers_total", "Peers that had no key that is allowed, each time they came.", func(s *snap) int64 { return s.Counters.Refused })
 	return r
 }

@@ -48,6 +48,7 @@ func receiverReadings() readings[wire.Snapshot] {
 	r.add(prometheus.CounterValue, "batches_refused_total", "Batches that were refused, by code.", []string{"code"}, refusals)
 	r.counter("stale_writes_total", "Commits for requests that had ended.", func(s *snap) int64 { return s.Counters.StaleWrites })
 	r.counter("bad_frames_total", "Messages that could not be decoded.", func(s *snap) int64 { return s.Counters.BadFrames })
+	r.counter("refused_peers_total", "Peers that had no key that is allowed, each time they came.", func(s *snap) int64 { return s.Counters.Refused })
 	r.counter("undeliverable_answers_total", "Answers whose peer was gone.", func(s *snap) int64 { return s.Counters.Undeliverable })
 	r.counter("written_chunks_total", "Chunks that were written and committed.", func(s *snap) int64 { return s.Counters.WrittenChunks })
 	r.counter("written_bytes_total", "Bytes of the chunks that were written and committed.", func(s *snap) int64 { return s.Counters.WrittenBytes })

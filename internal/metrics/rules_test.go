@@ -24,6 +24,7 @@ var unused = map[string]string{
 	"pd_proxy_build_info":             "as of pd-recv",
 	"pd_recv_ready_ttl_seconds":       "for rules of one's own: how far a ready request is from its end",
 	"pd_send_staging_slot_size_bytes": "for rules of one's own: the staging buffer in bytes",
+	"pd_send_refused_peers_total":     "lets in only who watches it; for rules of one's own",
 	"pd_proxy_expected_notifications": "for people who look at pending requests",
 }
 

@@ -29,6 +29,7 @@ func senderReadings() readings[wire.SenderSnapshot] {
 	r.counter("shared_chunks_total", "Chunks that were not sent since the receiver had them already.", func(s *snap) int64 { return s.Counters.SharedChunks })
 	r.counter("input_faults_total", "Faults of the input that name no request.", func(s *snap) int64 { return s.Counters.Faults })
 	r.counter("undelivered_notices_total", "Notices that the proxy did not get.", func(s *snap) int64 { return s.Counters.Undelivered })
+	r.counter("refused_peers_total", "Peers that had no key that is allowed, each time they came.", func(s *snap) int64 { return s.Counters.Refused })
 
 	// Receivers are those of --to: by position as well, for one may be there twice.
 	links := func(kind prometheus.ValueType, name, help string, value func(*wire.SenderLink) float64) {

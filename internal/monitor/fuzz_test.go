@@ -16,7 +16,7 @@ func FuzzSubscriptions(f *testing.F) {
 	f.Add([]byte{0, 5, 1, 't', 'o', 'p', 'c', 1, 200, 0, 1, 1, 4, 0})
 	f.Add([]byte{1, 255, 0, 1, 1, 1, 255, 2, 0, 2, 0})
 	f.Fuzz(func(t *testing.T, input []byte) {
-		ctx, err := sock.NewContext()
+		ctx, err := sock.NewContext(nil)
 		if err != nil {
 			t.Fatal(err)
 		}

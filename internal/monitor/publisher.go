@@ -46,7 +46,8 @@ type Config struct {
 	ID       string // as in the Snapshots
 	Epoch    uint64 // as in the Snapshots
 	// Ask asks for a Snapshot: Asks.Add.
-	Ask func(func(wire.Message))
+	Ask  func(func(wire.Message))
+	Keys *sock.Keys // may be nil
 	// Warn, if any, tells people on stderr that nothing is published any more.
 	Warn func(kind, text string)
 }
@@ -80,7 +81,7 @@ type Publisher struct {
 // endpoint.
 func Listen(cfg Config) (*Publisher, error) {
 	p := &Publisher{cfg: cfg, done: make(chan struct{})}
-	ctx, err := sock.NewContext() // with an I/O thread that is not the transfers'
+	ctx, err := sock.NewContext(cfg.Keys) // with an I/O thread that is not the transfers'
 	if err != nil {
 		return nil, err
 	}
@@ -245,7 +246,7 @@ func (p *Publisher) wait(now time.Time) time.Duration {
 // subscribes to all of them counts.
 func (p *Publisher) subscriptions() error {
 	for range maxSubscriptions {
-		frames, err := sock.Recv(p.socket, 1)
+		frames, err := p.ctx.Recv(p.socket, 1)
 		switch {
 		case errors.Is(err, sock.ErrAgain):
 			return nil

@@ -246,7 +246,7 @@ func TestStoppedSubscriber(t *testing.T) {
 // subscriber sends does harm.
 func TestStrangeSubscribers(t *testing.T) {
 	prog := publish(t, 1)
-	ctx, err := sock.NewContext()
+	ctx, err := sock.NewContext(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

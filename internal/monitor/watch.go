@@ -69,6 +69,8 @@ type source struct {
 	socket   *zmq4.Socket // SUB; nil if it could not be made
 	events   *zmq4.Socket // what becomes of its connection
 	eventAt  time.Time    // when something last did
+	keys     *sock.Keys
+	unfit    bool // its keys and ours are why there is no connection
 
 	mu        sync.Mutex
 	snapshot  []byte // the newest, nil once it is read
@@ -92,10 +94,10 @@ type Reading struct {
 	Err       string // what is wrong with it; empty: nothing
 }
 
-// Watch subscribes to the endpoints. One that cannot be watched at all says why
+// Watch subscribes to the endpoints, with the keys if there are any. One that cannot be watched at all says why
 // when it is read; the error is about what none can do without.
-func Watch(endpoints ...string) (*Watcher, error) {
-	ctx, err := sock.NewContext()
+func Watch(keys *sock.Keys, endpoints ...string) (*Watcher, error) {
+	ctx, err := sock.NewContext(keys)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +108,7 @@ func Watch(endpoints ...string) (*Watcher, error) {
 	}
 	w.poller.Add(w.waker.Socket(), zmq4.POLLIN)
 	for _, endpoint := range endpoints {
-		s := &source{endpoint: endpoint}
+		s := &source{endpoint: endpoint, keys: keys}
 		if err := s.open(w); err != nil {
 			s.state.Err = err.Error()
 			s.close()
@@ -340,21 +342,26 @@ func (s *source) connection() error {
 			return err
 		}
 		s.eventAt = time.Now()
-		s.connectionEvent(event)
+		s.connectionEvent(event.Kind, s.keys.WhyNot(event, s.endpoint))
 	}
 }
 
-func (s *source) connectionEvent(event zmq4.Event) {
+// connectionEvent books one; why is set where keys are the reason of it.
+func (s *source) connectionEvent(event zmq4.Event, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if why != nil {
+		s.state.Err, s.state.Connected, s.unfit = why.Error(), false, true
+		return
+	}
 	switch event {
 	case zmq4.EVENT_HANDSHAKE_SUCCEEDED:
-		s.state.Connected, s.state.Retry, s.state.Err = true, 0, ""
+		s.state.Connected, s.state.Retry, s.state.Err, s.unfit = true, 0, "", false
 	case zmq4.EVENT_CONNECT_RETRIED:
 		s.state.Connected = false
 		s.state.Retry++
 	default: // the end of a connection, or of the attempt to have one
-		if !s.state.Connected {
+		if !s.state.Connected && !s.unfit {
 			s.state.Err = "whoever listens there publishes nothing for monitors: give the endpoint of its --monitor"
 		}
 		s.state.Connected = false

@@ -24,7 +24,7 @@ type station struct {
 
 func newStation(t *testing.T, kind zmq4.Type, endpoint string) *station {
 	t.Helper()
-	ctx, err := sock.NewContext()
+	ctx, err := sock.NewContext(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func (s *station) send(frames ...[]byte) {
 
 func watch(t *testing.T, endpoints ...string) *Watcher {
 	t.Helper()
-	w, err := Watch(endpoints...)
+	w, err := Watch(nil, endpoints...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ const Timeout = 60 * time.Second
 
 // Options of a Peer. The zero value is a peer like pd-send's.
 type Options struct {
+	Keys     *sock.Keys
 	Identity string // ROUTER identity; empty: ZeroMQ makes one up
 	Legacy   bool   // frames ["", payload] as LMCache, instead of [correlation, "", payload]
 	Queue    int    // messages ZeroMQ keeps, each way; 0: 1,000
@@ -45,7 +46,7 @@ type Peer struct {
 
 // Dial connects. It does not wait for the receiver.
 func Dial(endpoint string, o Options) (*Peer, error) {
-	ctx, err := sock.NewContext()
+	ctx, err := sock.NewContext(o.Keys)
 	if err != nil {
 		return nil, err
 	}

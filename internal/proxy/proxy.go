@@ -39,6 +39,7 @@ var ErrTimeout = errors.New("time is up")
 // Config says what Run does. Its functions must not block.
 type Config struct {
 	Listen  string
+	Keys    *sock.Keys    // of all sockets; may be nil
 	Expect  int           // notifications of a request until it is ready, at least 1
 	Count   int           // end after so many requests; 0: go on
 	Timeout time.Duration // end with ErrTimeout; 0: never
@@ -68,15 +69,19 @@ func (s Summary) String() string {
 	if s.Recovered > 0 {
 		ready += fmt.Sprintf(" (%d recovered)", s.Recovered)
 	}
-	return fmt.Sprintf("%s, %d failed, %d pending, %d duplicates, %d late failures, %d forgotten, %d bad frames",
+	text := fmt.Sprintf("%s, %d failed, %d pending, %d duplicates, %d late failures, %d forgotten, %d bad frames",
 		ready, s.Failed, s.Pending, s.Duplicates, s.LateFailures, s.Forgotten, s.BadFrames)
+	if s.Refused > 0 {
+		text += fmt.Sprintf(", %d peers refused", s.Refused)
+	}
+	return text
 }
 
 // Run collects until ctx is done, Count requests have ended or Timeout has
 // passed. Then it reads what has arrived, so that no notification that was
 // handed to it is lost: more than Count requests may be told.
 func Run(ctx context.Context, cfg Config) (Summary, error) {
-	zctx, err := sock.NewContext()
+	zctx, err := sock.NewContext(cfg.Keys)
 	if err != nil {
 		return Summary{}, err
 	}
@@ -108,6 +113,7 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 // collector owns the socket.
 type collector struct {
 	cfg      Config
+	ctx      *sock.Context
 	socket   *zmq4.Socket
 	endpoint string
 	waker    *sock.Waker
@@ -124,7 +130,7 @@ func open(zctx *sock.Context, cfg Config) (*collector, error) {
 	if cfg.askEvery == 0 {
 		cfg.askEvery = defaultAskEvery
 	}
-	c := &collector{cfg: cfg, tally: NewTally(cfg.Expect), pages: make(chan page, 1), poller: zmq4.NewPoller(), started: time.Now()}
+	c := &collector{cfg: cfg, ctx: zctx, tally: NewTally(cfg.Expect), pages: make(chan page, 1), poller: zmq4.NewPoller(), started: time.Now()}
 	var err error
 	if c.socket, c.endpoint, err = zctx.Listen(zmq4.PULL, cfg.Listen, sock.Options{MaxFrame: maxFrame, RecvQueue: recvQueue}); err != nil {
 		return nil, err
@@ -220,7 +226,7 @@ func (c *collector) drain() error {
 // readBatch handles what is there, up to a bound, and says how much it was.
 func (c *collector) readBatch() (int, error) {
 	for n := range batch {
-		frames, err := sock.Recv(c.socket, 2)
+		frames, err := c.ctx.Recv(c.socket, 2)
 		switch {
 		case errors.Is(err, sock.ErrAgain):
 			return n, nil
@@ -313,7 +319,13 @@ func check(m wire.Message) error {
 }
 
 func (c *collector) summary() Summary {
-	return Summary{Counters: c.tally.Counters, Pending: c.tally.Pending()}
+	return Summary{Counters: c.counters(), Pending: c.tally.Pending()}
+}
+
+func (c *collector) counters() Counters {
+	n := c.tally.Counters
+	n.Refused = c.cfg.Keys.Refused()
+	return n
 }
 
 // snapshot is the state of now, for those who asked.
@@ -329,7 +341,7 @@ func (c *collector) snapshot() wire.Message {
 		Expect:   c.cfg.Expect,
 		Pending:  c.tally.Pending(),
 		Waiting:  []wire.ProxyRequest{},
-		Counters: c.tally.Counters,
+		Counters: c.counters(),
 	}
 	for id, p := range c.tally.pending.all() {
 		if len(s.Waiting) == wire.MaxSnapshotList {

@@ -97,7 +97,7 @@ func push(t *testing.T, endpoint string, messages ...[][]byte) {
 }
 
 func tryPush(endpoint string, messages [][][]byte) error {
-	zctx, err := sock.NewContext()
+	zctx, err := sock.NewContext(nil)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pd-tools/pd-tools/internal/client"
+	"github.com/pd-tools/pd-tools/internal/sock"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -26,6 +27,7 @@ type page struct {
 // notification is lost with the proxy that took it.
 type asker struct {
 	endpoint string
+	keys     *sock.Keys
 	source   int
 	every    time.Duration
 	tell     func(context.Context, page)
@@ -42,7 +44,7 @@ type asker struct {
 func startAskers(ctx context.Context, cfg *Config, tell func(context.Context, page)) (wait func()) {
 	var all sync.WaitGroup
 	for i, endpoint := range cfg.Recover {
-		a := &asker{endpoint: endpoint, source: i, every: cfg.askEvery, tell: tell, note: cfg.Note}
+		a := &asker{endpoint: endpoint, keys: cfg.Keys, source: i, every: cfg.askEvery, tell: tell, note: cfg.Note}
 		all.Go(func() { a.run(ctx) })
 	}
 	return all.Wait
@@ -67,7 +69,7 @@ func (a *asker) run(ctx context.Context) {
 // ask gets one page of what is ready behind what is known.
 func (a *asker) ask(ctx context.Context) (more bool, err error) {
 	if a.conn == nil {
-		if a.conn, err = client.Dial(a.endpoint); err != nil {
+		if a.conn, err = client.Dial(a.endpoint, a.keys); err != nil {
 			return false, err
 		}
 	}

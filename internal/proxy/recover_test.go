@@ -27,7 +27,7 @@ type fakeReceiver struct {
 func receiver(t *testing.T, say func(*wire.ReadyRequest) wire.Message) *fakeReceiver {
 	t.Helper()
 	f := &fakeReceiver{say: say}
-	zctx, err := sock.NewContext()
+	zctx, err := sock.NewContext(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

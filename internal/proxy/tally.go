@@ -34,7 +34,7 @@ type Outcome struct {
 }
 
 // Counters count requests, but for Duplicates and LateFailures, which count
-// notifications, and BadFrames, which a Tally never sees.
+// notifications, and BadFrames and Refused, which a Tally never sees.
 type Counters = wire.ProxyCounters
 
 // Effect is what one notification did.

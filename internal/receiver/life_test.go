@@ -371,7 +371,7 @@ func TestTakeExpired(t *testing.T) {
 
 func (r *running) client() *client.Conn {
 	r.t.Helper()
-	c, err := client.Dial(r.Endpoint())
+	c, err := client.Dial(r.Endpoint(), nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -383,7 +383,7 @@ func TestClientSaysWhenNobodyAnswers(t *testing.T) {
 	r := start(t, nil)
 	endpoint := r.Endpoint()
 	r.end()
-	c, err := client.Dial(endpoint)
+	c, err := client.Dial(endpoint, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -424,7 +424,7 @@ func TestSink(t *testing.T) {
 
 // --proxy is told of requests that expire.
 func TestProxyIsTold(t *testing.T) {
-	ctx, err := sock.NewContext()
+	ctx, err := sock.NewContext(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

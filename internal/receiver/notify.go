@@ -15,6 +15,9 @@ import (
 // on top is dropped, and said.
 const notifyQueue = 16_384
 
+// notifyIdle is how often it is seen whether the proxy refuses us.
+const notifyIdle = time.Second
+
 // notifyRetry is how long one wait for a connection that takes a message lasts.
 const notifyRetry = 100 * time.Millisecond
 
@@ -23,14 +26,14 @@ const notifyRetry = 100 * time.Millisecond
 type notifier struct {
 	queue   chan []byte
 	warn    func(kind, text string)
-	socket  *zmq4.Socket
+	line    *sock.Redialed
 	poller  *zmq4.Poller
 	done    chan struct{}
 	closing atomic.Int64 // unix nanoseconds at which to give up; 0: not closing
 }
 
 func newNotifier(ctx *sock.Context, endpoint string, warn func(kind, text string)) (*notifier, error) {
-	socket, err := ctx.Dial(zmq4.PUSH, endpoint, sock.Options{Prepare: func(s *zmq4.Socket) error {
+	line, err := ctx.Redial(zmq4.PUSH, endpoint, sock.Options{Prepare: func(s *zmq4.Socket) error {
 		// Only a live connection takes a message: without one it would wait in
 		// ZeroMQ, unseen.
 		return s.SetImmediate(true)
@@ -39,11 +42,10 @@ func newNotifier(ctx *sock.Context, endpoint string, warn func(kind, text string
 		return nil, err
 	}
 	n := &notifier{
-		queue:  make(chan []byte, notifyQueue),
-		warn:   warn,
-		socket: socket,
-		poller: zmq4.NewPoller(),
-		done:   make(chan struct{}),
+		queue: make(chan []byte, notifyQueue),
+		warn:  warn,
+		line:  line,
+		done:  make(chan struct{}),
 	}
 	go n.work()
 	return n, nil
@@ -60,16 +62,36 @@ func (n *notifier) fail(reqID, reason string) {
 
 func (n *notifier) work() {
 	defer close(n.done)
-	defer n.socket.Close()
-	n.poller.Add(n.socket, zmq4.POLLOUT)
+	defer n.line.Close()
+	n.poll()
 	lost := 0
-	for msg := range n.queue {
-		if !n.send(msg) {
-			lost++
+	ticker := time.NewTicker(notifyIdle)
+	defer ticker.Stop()
+	for open := true; open; {
+		select {
+		case <-ticker.C:
+			n.tend()
+		case msg, more := <-n.queue:
+			if open = more; more && !n.send(msg) {
+				lost++
+			}
 		}
 	}
 	if lost > 0 {
 		n.warn("proxy", fmt.Sprintf("%d notifications were not delivered to the proxy", lost))
+	}
+}
+
+func (n *notifier) poll() {
+	n.poller = zmq4.NewPoller()
+	n.poller.Add(n.line.Socket, zmq4.POLLOUT)
+}
+
+// tend sees whether the proxy refuses us, and tries again then.
+func (n *notifier) tend() {
+	if n.line.Tend() {
+		n.warn("proxy", fmt.Sprintf("the proxy is not told what expires: %v", n.line.Why()))
+		n.poll()
 	}
 }
 
@@ -80,9 +102,10 @@ func (n *notifier) send(msg []byte) bool {
 		if end != 0 && time.Now().UnixNano() >= end {
 			return false
 		}
-		if sock.Send(n.socket, msg) == nil {
+		if sock.Send(n.line.Socket, msg) == nil {
 			return true
 		}
+		n.tend()
 		if _, err := sock.Wait(n.poller, notifyRetry); err != nil {
 			return false
 		}

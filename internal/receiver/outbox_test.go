@@ -18,7 +18,7 @@ func outboxWithPeer(t *testing.T) (*outbox, *peertest.Peer, *envelope) { return 
 // outboxWithPeerOf is that where ZeroMQ keeps so many messages.
 func outboxWithPeerOf(t *testing.T, queue int) (*outbox, *peertest.Peer, *envelope) {
 	t.Helper()
-	ctx, err := sock.NewContext()
+	ctx, err := sock.NewContext(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,8 +67,9 @@ const MaxGap = 500 * time.Millisecond
 
 // Config is what a Receiver is made of.
 type Config struct {
-	Listen      string // endpoint
-	ID          string // of this instance; the engine's names derive from it
+	Listen      string     // endpoint
+	Keys        *sock.Keys // of all sockets; may be nil
+	ID          string     // of this instance; the engine's names derive from it
 	Reservation reservation.Config
 	// OpenTarget makes the buffer, which may take seconds, once the endpoint is
 	// had. Run closes it.
@@ -134,7 +135,7 @@ type Receiver struct {
 
 // New binds the socket. Messages are heard from Run on.
 func New(cfg Config) (*Receiver, error) {
-	ctx, err := sock.NewContext()
+	ctx, err := sock.NewContext(cfg.Keys)
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +242,7 @@ func (r *Receiver) turn(busy bool) (bool, error) {
 	now := time.Now()
 	read := r.recvSoon
 	if !busy || r.quiet(now) < busyWait {
-		read = sock.Recv
+		read = r.ctx.Recv
 		if err := r.sleep(now); err != nil {
 			return false, err
 		}
@@ -322,7 +323,7 @@ func (r *Receiver) receive(read func(*zmq4.Socket, int) ([][]byte, error)) (some
 		case took > turnTime:
 			return true, nil
 		case took > turnWait, r.quiet(r.now) < busyWait:
-			read = sock.Recv
+			read = r.ctx.Recv
 		default:
 			read = r.recvSoon
 		}
@@ -336,17 +337,17 @@ func (r *Receiver) receive(read func(*zmq4.Socket, int) ([][]byte, error)) (some
 // far apart, sleeping is better. (1 client in lockstep: 1.0 of a bare echo and
 // more, against 0.8 to 0.93 without; no difference for pipelined ones.)
 func (r *Receiver) recvSoon(s *zmq4.Socket, maxFrames int) ([][]byte, error) {
-	frames, err := sock.Recv(s, maxFrames)
+	frames, err := r.ctx.Recv(s, maxFrames)
 	if !errors.Is(err, sock.ErrAgain) {
 		r.lull = spinFor
 		return frames, err
 	}
 	began := time.Now()
 	for r.lull < spinFor && errors.Is(err, sock.ErrAgain) && time.Since(began) < spinFor {
-		frames, err = sock.Recv(s, maxFrames)
+		frames, err = r.ctx.Recv(s, maxFrames)
 	}
 	if errors.Is(err, sock.ErrAgain) {
-		frames, err = sock.RecvWait(s, maxFrames)
+		frames, err = r.ctx.RecvWait(s, maxFrames)
 	}
 	r.lull = time.Since(began)
 	return frames, err

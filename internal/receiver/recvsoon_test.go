@@ -13,7 +13,7 @@ import (
 // A loop that waits for a peer in lockstep spins; one whose last wait was long,
 // or whose messages come together, sleeps.
 func TestRecvSoon(t *testing.T) {
-	ctx, err := sock.NewContext()
+	ctx, err := sock.NewContext(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestRecvSoon(t *testing.T) {
 	}
 	defer out.Close()
 
-	r := &Receiver{}
+	r := &Receiver{ctx: ctx}
 	began := time.Now()
 	_, err = r.recvSoon(in, 1)
 	if took := time.Since(began); !errors.Is(err, sock.ErrAgain) || r.lull > took {

@@ -32,6 +32,7 @@ func (r *Receiver) snapshot() wire.Message {
 	s.Engine = strings.Join(r.target.Engines(), ",")
 	s.UptimeS = up.Seconds()
 	s.Counters.BadFrames = r.badFrames
+	s.Counters.Refused = r.cfg.Keys.Refused()
 	s.Counters.Undeliverable = r.out.undeliverable
 	s.AdmitWait = r.waits.Last(up)
 	s.WriteTime = r.writeTime.Last(up)

@@ -15,6 +15,7 @@ import (
 func (r *Receiver) Summary() string {
 	up := time.Since(r.started)
 	s := r.core.Snapshot(up)
+	s.Counters.Refused = r.cfg.Keys.Refused()
 	return summary(up, &s, r.waits.All())
 }
 
@@ -44,6 +45,9 @@ func summary(up time.Duration, s *wire.Snapshot, waits wire.SnapshotWait) string
 	fmt.Fprintf(&b, "; at most %s of %s slots used", humanize.Comma(int64(s.Slots.Peak)), humanize.Comma(int64(s.Slots.Total)))
 	if n.Admitted > 0 {
 		fmt.Fprintf(&b, "; admission wait %s", window.Words(waits))
+	}
+	if n.Refused > 0 {
+		fmt.Fprintf(&b, "; %s peers refused", humanize.Comma(n.Refused))
 	}
 	return b.String()
 }

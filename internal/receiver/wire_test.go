@@ -98,7 +98,7 @@ func randomBytes(n int) []byte {
 // A REQ socket gets its answers, bad_request included, and goes on.
 func TestREQ(t *testing.T) {
 	r := start(t, nil)
-	ctx, err := sock.NewContext()
+	ctx, err := sock.NewContext(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

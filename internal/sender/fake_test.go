@@ -44,7 +44,7 @@ const fakeSlots, fakeSlot, fakeEpoch = 10, 4096, 7
 
 func startFake(t *testing.T) *fakeReceiver {
 	t.Helper()
-	ctx, err := sock.NewContext()
+	ctx, err := sock.NewContext(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

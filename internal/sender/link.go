@@ -90,6 +90,7 @@ type opening struct {
 	ctx    context.Context // ends with the session
 	cancel context.CancelFunc
 	socket *zmq4.Socket
+	shakes *sock.Handshakes
 	poller *zmq4.Poller
 	out    [][]byte // correlation and payload of messages ZeroMQ has not taken yet, in turn
 
@@ -247,14 +248,21 @@ func (l *link) handle(ev any) {
 // begin opens a socket and asks the receiver to attach us.
 func (l *link) begin() {
 	socket, err := l.ctx.Dial(zmq4.DEALER, l.cfg.endpoint, sock.Options{MaxFrame: wire.MaxResponse, Prepare: prepareDealer})
+	var shakes *sock.Handshakes
+	if err == nil {
+		if shakes, err = l.ctx.Handshakes(socket, l.cfg.endpoint); err != nil {
+			socket.Close()
+		}
+	}
 	if err != nil {
 		l.cfg.emit(refused{receiver: l.cfg.receiver, err: err, code: codeUnreachable})
 		return
 	}
-	o := &opening{socket: socket, poller: zmq4.NewPoller(), engines: l.cfg.engines}
+	o := &opening{socket: socket, shakes: shakes, poller: zmq4.NewPoller(), engines: l.cfg.engines}
 	o.ctx, o.cancel = context.WithCancel(context.Background())
 	o.poller.Add(l.waker.Socket(), zmq4.POLLIN)
 	o.poller.Add(socket, zmq4.POLLIN)
+	o.poller.Add(shakes.Socket(), zmq4.POLLIN)
 	l.opening = o
 	l.ask()
 }
@@ -333,6 +341,9 @@ func (l *link) read() {
 	for o := l.opening; o != nil && o == l.opening; {
 		frames, err := sock.Recv(o.socket, answerFrames)
 		if errors.Is(err, sock.ErrAgain) {
+			if o.shakes.Read() {
+				l.lose(lost{err: o.shakes.Why(), code: codeUnreachable})
+			}
 			return
 		}
 		if err == nil {
@@ -656,6 +667,7 @@ func (l *link) drop() {
 	l.opening = nil
 	o.cancel()
 	o.socket.Close()
+	o.shakes.Close()
 }
 
 // shut ends the link. What ZeroMQ has taken goes out within the socket's linger.

@@ -16,7 +16,7 @@ import (
 // end them.
 func watchers(t *testing.T, endpoint string, n, stopped int) (end func()) {
 	t.Helper()
-	ctx, err := sock.NewContext()
+	ctx, err := sock.NewContext(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

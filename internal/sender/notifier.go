@@ -17,6 +17,9 @@ import (
 // top counts as undelivered. ProxyNotifs are bounded by the live requests.
 const maxFails = 65_536
 
+// tendEvery is how often it is seen whether the proxy refuses us.
+const tendEvery = time.Second
+
 // errWithdrawn is what came of a ProxyNotif that was taken back in time.
 var errWithdrawn = errors.New("withdrawn")
 
@@ -28,7 +31,7 @@ type notifier struct {
 	timeout  time.Duration // 0: none
 	clock    *clock
 	emit     func(noticed)
-	socket   *zmq4.Socket
+	line     *sock.Redialed
 	waker    *sock.Waker
 	poller   *zmq4.Poller
 	in       *mailbox[any]
@@ -65,7 +68,7 @@ func newNotifier(ctx *sock.Context, endpoint string, timeout time.Duration, cloc
 	if err != nil {
 		return nil, err
 	}
-	socket, err := ctx.Dial(zmq4.PUSH, endpoint, sock.Options{Prepare: func(s *zmq4.Socket) error {
+	line, err := ctx.Redial(zmq4.PUSH, endpoint, sock.Options{Prepare: func(s *zmq4.Socket) error {
 		return errors.Join(s.SetImmediate(true), s.SetReconnectIvl(redialMin), s.SetReconnectIvlMax(redialMax))
 	}})
 	if err != nil {
@@ -77,23 +80,27 @@ func newNotifier(ctx *sock.Context, endpoint string, timeout time.Duration, cloc
 		timeout:  timeout,
 		clock:    clock,
 		emit:     emit,
-		socket:   socket,
+		line:     line,
 		waker:    waker,
-		poller:   zmq4.NewPoller(),
 		in:       &mailbox[any]{wake: waker.Wake},
 		ready:    make(map[string]*list.Element),
 		done:     make(chan struct{}),
 	}
-	n.poller.Add(waker.Socket(), zmq4.POLLIN)
-	n.poller.Add(socket, 0)
+	n.poll()
 	go n.run()
 	return n, nil
+}
+
+func (n *notifier) poll() {
+	n.poller = zmq4.NewPoller()
+	n.poller.Add(n.waker.Socket(), zmq4.POLLIN)
+	n.poller.Add(n.line.Socket, 0)
 }
 
 func (n *notifier) run() {
 	defer close(n.done)
 	defer n.waker.Close()
-	defer n.socket.Close()
+	defer n.line.Close()
 	for {
 		n.wait()
 		n.spare = n.in.take(n.spare)
@@ -112,7 +119,10 @@ func (n *notifier) run() {
 // wait returns when there is something to do. An error of the poll shows in
 // what is then not delivered.
 func (n *notifier) wait() {
-	wait := time.Duration(-1)
+	if n.line.Tend() {
+		n.poll()
+	}
+	wait := tendEvery
 	events := zmq4.State(0)
 	if e := n.queue.Front(); e != nil {
 		events = zmq4.POLLOUT
@@ -123,7 +133,7 @@ func (n *notifier) wait() {
 			}
 		}
 	}
-	_, _ = n.poller.UpdateBySocket(n.socket, events)
+	_, _ = n.poller.UpdateBySocket(n.line.Socket, events)
 	_, _ = sock.Wait(n.poller, wait)
 	n.waker.Drain()
 }
@@ -166,7 +176,7 @@ func (n *notifier) remove(e *list.Element, err error) {
 // flush gives the proxy's connection what it takes.
 func (n *notifier) flush() {
 	for e := n.queue.Front(); e != nil; e = n.queue.Front() {
-		if err := sock.Send(n.socket, e.Value.(*notice).payload); err != nil {
+		if err := sock.Send(n.line.Socket, e.Value.(*notice).payload); err != nil {
 			return // no room, or no connection
 		}
 		n.remove(e, nil)
@@ -178,6 +188,10 @@ func (n *notifier) expire() {
 	now := n.clock.now()
 	for e := n.queue.Front(); e != nil && n.timeout > 0 && e.Value.(*notice).due <= now; e = n.queue.Front() {
 		n.undelivered.Add(1)
-		n.remove(e, fmt.Errorf("proxy %s took no notification within %v: is pd-proxy running there?", n.endpoint, n.timeout))
+		err := fmt.Errorf("proxy %s took no notification within %v: is pd-proxy running there?", n.endpoint, n.timeout)
+		if why := n.line.Why(); why != nil {
+			err = fmt.Errorf("the proxy took no notification within %v: %w", n.timeout, why)
+		}
+		n.remove(e, err)
 	}
 }

@@ -29,7 +29,7 @@ type fakeProxy struct {
 
 func startProxy(t *testing.T) *fakeProxy {
 	t.Helper()
-	ctx, err := sock.NewContext()
+	ctx, err := sock.NewContext(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,6 +45,7 @@ type Config struct {
 	Pace  float64   // speed factor for a line's `at`; 0: lines are not held back
 
 	Receivers []string      // endpoints
+	Keys      *sock.Keys    // of all sockets; may be nil
 	Engines   []string      // that may be written by, best first
 	Fabric    rdma.Fabric   // of an engine across hosts
 	Name      string        // of this sender, for people
@@ -162,7 +163,7 @@ func newRun(cfg Config) (r *run, err error) {
 		proxy:     cfg.Proxy != "",
 		tellFail:  cfg.Proxy != "" && !cfg.OnlyReady,
 	}, r)
-	if r.sock, err = sock.NewContext(); err != nil {
+	if r.sock, err = sock.NewContext(cfg.Keys); err != nil {
 		return nil, err
 	}
 	if err := r.connect(); err != nil {

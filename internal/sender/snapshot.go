@@ -45,6 +45,7 @@ func (r *run) snapshot() wire.Message {
 	s.UptimeS = time.Since(r.clock.start).Seconds()
 	s.Staging.Bytes = r.memory.slotSize()
 	s.Counters.Undelivered = r.undelivered()
+	s.Counters.Refused = r.cfg.Keys.Refused()
 	return s
 }
 

@@ -126,7 +126,7 @@ func (r *testReceiver) collect(lines []byte, _ int) {
 // holds checks that a ready request's chunks have the bytes of their pattern.
 func (r *testReceiver) holds(t *testing.T, reqID string, chunks int) {
 	t.Helper()
-	c, err := client.Dial(r.endpoint)
+	c, err := client.Dial(r.endpoint, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,8 @@
 // Package sock sets up ZeroMQ sockets, in one place: time-outs, queue sizes,
 // endpoints, and the errors that people see when one cannot be had. It knows
 // nothing of messages. Start at Context.Listen and Context.Dial; a loop reads
-// with Recv, writes with Send, waits with Wait and is woken by a Waker.
+// with Recv, writes with Send, waits with Wait and is woken by a Waker. Who may
+// connect to a Context that has Keys is decided in zap.go.
 //
 // A ZeroMQ socket belongs to one goroutine, from Listen or Dial to Close.
 package sock
@@ -11,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -23,6 +25,10 @@ const (
 	DefaultQueue    = 64          // messages a peer, each way
 	DefaultLinger   = time.Second // for what is still unsent at Close
 )
+
+// leastFrame is the least limit of a frame with keys, bytes: what is said of them
+// at the start of a connection must come through.
+const leastFrame = 4096
 
 // A connection that is idle for keepaliveIdle is probed keepaliveCount times,
 // keepaliveEvery apart; then it counts as gone. Seconds.
@@ -57,7 +63,12 @@ type Options struct {
 // Context owns the sockets of a process, or of a part of it.
 type Context struct {
 	zmq   *zmq4.Context
+	keys  *Keys    // nil: none
+	zap   bool     // somebody decides who may connect
 	files []string // paths of the ipc endpoints, to be removed
+
+	mu    sync.Mutex
+	gates []*gate // of the bound sockets; with keys
 }
 
 // leastFiles is how many open files a process must be allowed: ZeroMQ aborts it
@@ -65,7 +76,8 @@ type Context struct {
 const leastFiles = 32
 
 // NewContext fails only when the process is out of file descriptors or threads.
-func NewContext() (*Context, error) {
+// All that is bound or connected with it uses the keys, if there are any.
+func NewContext(keys *Keys) (*Context, error) {
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err == nil && files.Cur < leastFiles {
 		return nil, fmt.Errorf("cannot start ZeroMQ: at most %d files may be open, it needs %d: raise the limit (ulimit -n)", files.Cur, leastFiles)
@@ -77,7 +89,7 @@ func NewContext() (*Context, error) {
 	// zmq4 would begin an interrupted wait anew with its full time-out; signals
 	// that keep coming would make it endless. We go on with what is left of it.
 	c.SetRetryAfterEINTR(false)
-	return &Context{zmq: c}, nil
+	return &Context{zmq: c, keys: keys}, nil
 }
 
 // Close waits until what closed sockets have left to send is sent or their
@@ -119,7 +131,10 @@ func (c *Context) Listen(t zmq4.Type, endpoint string, o Options) (*zmq4.Socket,
 	if err != nil {
 		return nil, "", fmt.Errorf("cannot listen on %s: %w", endpoint, err)
 	}
-	actual, err := bind(s, addr)
+	var actual string
+	if err = errors.Join(s.SetHandshakeIvl(handshakeWithin), c.guard(s, t)); err == nil {
+		actual, err = bind(s, addr)
+	}
 	if err != nil {
 		s.Close()
 		return nil, "", fmt.Errorf("cannot listen on %s: %w", endpoint, err)
@@ -145,7 +160,10 @@ func (c *Context) Dial(t zmq4.Type, endpoint string, o Options) (*zmq4.Socket, e
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to %s: %w", endpoint, err)
 	}
-	if err := connect(s, addr.String()); err != nil {
+	if err = c.identify(s, endpoint); err == nil {
+		err = connect(s, addr.String())
+	}
+	if err != nil {
 		s.Close()
 		return nil, fmt.Errorf("cannot connect to %s: %w", endpoint, err)
 	}
@@ -182,7 +200,11 @@ func (c *Context) open(t zmq4.Type, o Options, ipv6 bool) (*zmq4.Socket, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := o.withDefaults().apply(s, ipv6); err != nil {
+	o = o.withDefaults()
+	if c.keys != nil {
+		o.MaxFrame = max(o.MaxFrame, leastFrame)
+	}
+	if err := o.apply(s, ipv6); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -226,37 +248,71 @@ func (o Options) apply(s *zmq4.Socket, ipv6 bool) error {
 // Recv reads one whole message without blocking: ErrAgain when there is none.
 // The rest of a message of more than maxFrames frames is thrown away, and the
 // first maxFrames come back with ErrFrames.
-func Recv(s *zmq4.Socket, maxFrames int) ([][]byte, error) { return recv(s, maxFrames, zmq4.DONTWAIT) }
+func Recv(s *zmq4.Socket, maxFrames int) ([][]byte, error) {
+	return recv(s, maxFrames, zmq4.DONTWAIT, nil)
+}
 
 // RecvWait is Recv that waits for a message as long as the socket's RCVTIMEO
 // says, or until a signal comes. For a loop that is busy it costs two system
 // calls less than Wait and Recv.
-func RecvWait(s *zmq4.Socket, maxFrames int) ([][]byte, error) { return recv(s, maxFrames, 0) }
+func RecvWait(s *zmq4.Socket, maxFrames int) ([][]byte, error) { return recv(s, maxFrames, 0, nil) }
 
-func recv(s *zmq4.Socket, maxFrames int, flags zmq4.Flag) ([][]byte, error) {
-	frames := make([][]byte, 0, min(maxFrames, 4))
+// Recv is the Recv of a bound socket: with keys it passes over messages of peers
+// whose key was revoked.
+func (c *Context) Recv(s *zmq4.Socket, maxFrames int) ([][]byte, error) {
+	return recv(s, maxFrames, zmq4.DONTWAIT, c.gateOf(s))
+}
+
+// RecvWait is the RecvWait of a bound socket.
+func (c *Context) RecvWait(s *zmq4.Socket, maxFrames int) ([][]byte, error) {
+	return recv(s, maxFrames, 0, c.gateOf(s))
+}
+
+func recv(s *zmq4.Socket, maxFrames int, flags zmq4.Flag, g *gate) ([][]byte, error) {
+	for {
+		frames, ok, err := recvFrames(s, maxFrames, flags, g)
+		if ok || err != nil && !errors.Is(err, ErrFrames) {
+			return frames, err
+		}
+	}
+}
+
+// recvFrames reads one message; ok is false for one that is to be passed over.
+func recvFrames(s *zmq4.Socket, maxFrames int, flags zmq4.Flag, g *gate) (frames [][]byte, ok bool, err error) {
+	frames = make([][]byte, 0, min(maxFrames, 4))
 	tooMany := false
+	ok = true
 	for more := true; more; flags = zmq4.DONTWAIT {
-		frame, err := recvFrame(s, flags)
+		var frame []byte
+		if g.asks(frames) {
+			frame, ok, err = g.recvFrame(frames, flags)
+		} else {
+			frame, err = recvFrame(s, flags)
+		}
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if more, err = s.GetRcvmore(); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if tooMany = len(frames) == maxFrames; !tooMany {
 			frames = append(frames, frame)
 		}
 	}
 	if tooMany {
-		return frames, ErrFrames
+		return frames, ok, ErrFrames
 	}
-	return frames, nil
+	return frames, ok, nil
 }
 
 func recvFrame(s *zmq4.Socket, flags zmq4.Flag) ([]byte, error) {
+	return retried(flags, func() ([]byte, error) { return s.RecvBytes(flags) })
+}
+
+// retried begins a read anew that a signal has interrupted, unless it waits.
+func retried(flags zmq4.Flag, read func() ([]byte, error)) ([]byte, error) {
 	for {
-		frame, err := s.RecvBytes(flags)
+		frame, err := read()
 		switch {
 		case !interrupted(err):
 			return frame, plain(err)

@@ -23,7 +23,7 @@ const patience = 30 * time.Second // for what takes milliseconds
 
 func newContext(t *testing.T) *Context {
 	t.Helper()
-	c, err := NewContext()
+	c, err := NewContext(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestListenOnATakenEndpoint(t *testing.T) {
 
 func TestSocketFileIsRemoved(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s")
-	c, err := NewContext()
+	c, err := NewContext(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +253,7 @@ func TestSendToNobody(t *testing.T) {
 
 // Context.Close with a peer that never comes ends when the linger has passed.
 func TestCloseIsBounded(t *testing.T) {
-	c, err := NewContext()
+	c, err := NewContext(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ type Subscriber struct {
 // Subscribe watches what is published at endpoint, until the test ends.
 func Subscribe(t *testing.T, endpoint string) *Subscriber {
 	t.Helper()
-	ctx, err := sock.NewContext()
+	ctx, err := sock.NewContext(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,10 +15,19 @@ const patience = 30 * time.Second
 // client is one DEALER. It belongs to one goroutine.
 type client struct{ socket *zmq4.Socket }
 
-func dial(endpoint string) (*client, error) {
+func dial(endpoint string) (*client, error) { return dialWith(nil, endpoint) }
+
+// dialWith uses the keys, if there are any.
+func dialWith(k *keyPairs, endpoint string) (*client, error) {
 	s, err := zmq4.NewSocket(zmq4.DEALER)
 	if err != nil {
 		return nil, err
+	}
+	if k != nil {
+		if err := s.ClientAuthCurve(k.server, k.public, k.secret); err != nil {
+			s.Close()
+			return nil, err
+		}
 	}
 	for _, err := range []error{
 		s.SetLinger(0), s.SetRcvtimeo(patience), s.SetSndhwm(0), s.SetRcvhwm(0), s.Connect(endpoint),

@@ -27,6 +27,7 @@ type load struct {
 	endpoint string
 	clients  int
 	window   int
+	keys     *keyPairs                      // nil: none
 	flow     func(c *client) (*flow, error) // one for each client
 }
 
@@ -99,7 +100,7 @@ type loop struct {
 }
 
 func (l *load) client(ctx context.Context, no int, from, to time.Time, t *tally) error {
-	c, err := dial(l.endpoint)
+	c, err := dialWith(l.keys, l.endpoint)
 	if err != nil {
 		return err
 	}

@@ -40,6 +40,7 @@ type section struct {
 // sections in the order in which they run.
 var sections = append([]section{
 	{"control", (*bench).control},
+	{"keys", (*bench).withKeys},
 	{"wait", (*bench).waiting},
 	{"outstanding", (*bench).outstanding},
 	{"data", (*bench).data},

@@ -134,7 +134,7 @@ func (d *decoders) run(rnd *rand.Rand) {
 		}
 		if conn == nil {
 			var err error
-			if conn, err = client.Dial(endpoint(d.r.port)); err != nil {
+			if conn, err = client.Dial(endpoint(d.r.port), nil); err != nil {
 				d.w.violated("a decoder of %s: %v", d.r.name, err)
 				return
 			}

@@ -264,7 +264,7 @@ func (w *world) remove() error {
 
 // watch adds up a receiver's slots all the time.
 func (w *world) watch(r *receiver) {
-	conn, err := client.Dial(endpoint(r.port))
+	conn, err := client.Dial(endpoint(r.port), nil)
 	if err != nil {
 		w.violated("%s: %v", r.name, err)
 		return
@@ -435,7 +435,7 @@ func (w *world) keepReceiver(r *receiver) {
 // becomesQuiet waits until nothing is left in a receiver, and then compares what
 // it counted and what it has open.
 func (w *world) becomesQuiet(r *receiver) {
-	conn, err := client.Dial(endpoint(r.port))
+	conn, err := client.Dial(endpoint(r.port), nil)
 	if err != nil {
 		w.violated("%s: %v", r.name, err)
 		return

@@ -69,7 +69,7 @@ func run(file, endpoint string, ids io.Reader) (summary, error) {
 	if err != nil {
 		return summary{}, err
 	}
-	conn, err := client.Dial(endpoint)
+	conn, err := client.Dial(endpoint, nil)
 	if err != nil {
 		return summary{}, err
 	}

@@ -1,0 +1,479 @@
+package sock
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pebbe/zmq4"
+)
+
+// told is what Keys told people, by kind.
+type told struct {
+	mu    sync.Mutex
+	texts []string
+}
+
+func (w *told) warn(kind, text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.texts = append(w.texts, kind+": "+text)
+}
+
+func (w *told) has(text string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Contains(strings.Join(w.texts, "\n"), text)
+}
+
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for began := time.Now(); !ok(); time.Sleep(time.Millisecond) {
+		if time.Since(began) > patience {
+			t.Fatalf("waited %v until %s", patience, what)
+		}
+	}
+}
+
+// party is a program with keys.
+type party struct {
+	*Context
+	*told
+	keys       *Keys
+	public     string
+	key, allow string // files
+}
+
+// newParty makes keys; who it allows is said later, in its allow file.
+func newParty(t *testing.T, name string) *party {
+	t.Helper()
+	p := &party{told: &told{}, key: filepath.Join(t.TempDir(), name)}
+	p.allow = p.key + ".allow"
+	var err error
+	if p.public, _, err = MakeKeys(p.key); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (p *party) allows(t *testing.T, lines ...string) {
+	t.Helper()
+	if err := os.WriteFile(p.allow, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *party) open(t *testing.T, lines ...string) {
+	t.Helper()
+	p.allows(t, lines...)
+	var err error
+	if p.keys, err = LoadKeys(p.key, p.allow, p.warn); err != nil {
+		t.Fatal(err)
+	}
+	if p.Context, err = NewContext(p.keys); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+}
+
+func (p *party) listen(t *testing.T, kind zmq4.Type, o Options) (*zmq4.Socket, string) {
+	t.Helper()
+	s, endpoint, err := p.Listen(kind, "tcp://127.0.0.1:*", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s, endpoint
+}
+
+// dial returns a socket and what becomes of its handshakes.
+func dialed(t *testing.T, c *Context, kind zmq4.Type, endpoint string) (*zmq4.Socket, *Handshakes) {
+	t.Helper()
+	s, err := c.Dial(kind, endpoint, Options{Linger: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := c.Handshakes(s, endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.Close()
+		h.Close()
+	})
+	return s, h
+}
+
+// pairs of sockets as the programs have them.
+var kinds = []struct{ bound, other zmq4.Type }{{zmq4.ROUTER, zmq4.DEALER}, {zmq4.PULL, zmq4.PUSH}, {zmq4.XPUB, zmq4.SUB}}
+
+// say has a peer send one message.
+func say(t *testing.T, s *zmq4.Socket, text string) {
+	t.Helper()
+	var err error
+	if kind, _ := s.GetType(); kind == zmq4.SUB {
+		err = s.SetSubscribe(text)
+	} else {
+		err = Send(s, []byte(text))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hears waits for a message that ends so.
+func (p *party) hears(t *testing.T, s *zmq4.Socket, text string) {
+	t.Helper()
+	until(t, "it hears "+text, func() bool {
+		frames, err := p.Recv(s, 4)
+		return err == nil && strings.HasSuffix(string(frames[len(frames)-1]), text)
+	})
+}
+
+// hearsNothing is after whatever could come has come.
+func (p *party) hearsNothing(t *testing.T, s *zmq4.Socket) {
+	t.Helper()
+	if frames, err := p.Recv(s, 4); err == nil {
+		t.Errorf("heard %q", frames)
+	}
+}
+
+func TestPeersWithKeysAreHeard(t *testing.T) {
+	for _, k := range kinds {
+		server, client := newParty(t, "server"), newParty(t, "client")
+		server.open(t, client.public+" # a client")
+		client.open(t, server.public)
+		s, endpoint := server.listen(t, k.bound, Options{MaxFrame: 256}) // less than the handshake takes
+		c, h := dialed(t, client.Context, k.other, endpoint)
+		for i := range 3 {
+			say(t, c, fmt.Sprint("hello", i))
+			server.hears(t, s, fmt.Sprint("hello", i))
+		}
+		if h.Read() || h.Why() != nil || server.keys.Refused() != 0 {
+			t.Errorf("%v: %v, %d refused", k.bound, h.Why(), server.keys.Refused())
+		}
+	}
+}
+
+func TestPeersWithoutTheRightKeysAreRefused(t *testing.T) {
+	for _, k := range kinds {
+		server, known, stranger := newParty(t, "server"), newParty(t, "known"), newParty(t, "stranger")
+		server.open(t, known.public)
+		s, endpoint := server.listen(t, k.bound, Options{})
+
+		stranger.open(t, server.public)
+		c, h := dialed(t, stranger.Context, k.other, endpoint)
+		say(t, c, "stranger")
+		until(t, "a stranger is refused", h.Read)
+		if why := h.Why().Error(); !strings.Contains(why, endpoint+" refused our key") || !strings.Contains(why, stranger.key+".pub") {
+			t.Errorf("%v: a stranger reads %s", k.bound, why)
+		}
+		until(t, "it is told", func() bool {
+			return server.has("unknown key: refused 127.0.0.1: its key " + stranger.public + " is not in " + server.allow)
+		})
+
+		c, h = dialed(t, newContext(t), k.other, endpoint)
+		say(t, c, "keyless")
+		until(t, "who has no key is refused", func() bool { return h.Read() || server.has("it has no key") })
+		until(t, "it is told", func() bool { return server.has(": it has no key") }) // it may have left too soon for its address
+
+		// A peer that has another key of ours.
+		known.open(t, stranger.public)
+		c, h = dialed(t, known.Context, k.other, endpoint)
+		say(t, c, "mistaken")
+		until(t, "who takes us for another gives up", h.Read)
+		if why := h.Why().Error(); !strings.Contains(why, endpoint+" broke off") || !strings.Contains(why, known.allow) {
+			t.Errorf("%v: who takes us for another reads %s", k.bound, why)
+		}
+		until(t, "it is told", func() bool { return server.has("it takes us for another") })
+		if server.keys.Refused() < 3 {
+			t.Errorf("%v: %d refused", k.bound, server.keys.Refused())
+		}
+		server.hearsNothing(t, s)
+	}
+}
+
+// A peer with keys does not talk to one without.
+func TestServerWithoutKeys(t *testing.T) {
+	client := newParty(t, "client")
+	client.open(t, client.public)
+	c := newContext(t)
+	s, endpoint, err := c.Listen(zmq4.PULL, "tcp://127.0.0.1:*", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	_, h := dialed(t, client.Context, zmq4.PUSH, endpoint)
+	until(t, "it gives up", h.Read)
+	if why := fmt.Sprint(h.Why()); !strings.Contains(why, endpoint) {
+		t.Error(why)
+	}
+}
+
+// A key that is taken out of the allow file counts no more, for whoever is
+// connected either; the others notice nothing. A file that cannot be used
+// changes nothing.
+func TestRevoked(t *testing.T) {
+	for _, k := range kinds {
+		server, good, bad := newParty(t, "server"), newParty(t, "good"), newParty(t, "bad")
+		server.open(t, good.public, bad.public)
+		s, endpoint := server.listen(t, k.bound, Options{})
+		good.open(t, server.public)
+		bad.open(t, server.public)
+		a, h := dialed(t, good.Context, k.other, endpoint)
+		b, _ := dialed(t, bad.Context, k.other, endpoint)
+		lost, err := bad.monitor(b, zmq4.EVENT_DISCONNECTED)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lost.Close()
+		say(t, a, "good")
+		server.hears(t, s, "good")
+		say(t, b, "bad")
+		server.hears(t, s, "bad")
+
+		server.allows(t, "no key")
+		until(t, "it is said that the file cannot be used", func() bool { return server.has("line 1") })
+		say(t, b, "still bad")
+		server.hears(t, s, "still bad")
+
+		server.allows(t, good.public)
+		until(t, "the change is seen", func() bool { return server.has("1 peers may connect, 1 are revoked") })
+		until(t, "the connection is cut", func() bool { _, err := RecvEvent(lost); return err == nil })
+		until(t, "it comes again", func() bool {
+			return server.has("refused 127.0.0.1: its key " + bad.public + " was taken out of " + server.allow)
+		})
+		if k.bound == zmq4.XPUB { // which tells who has left
+			for _, left := range []string{"bad", "still bad"} {
+				server.hears(t, s, left)
+			}
+		}
+		server.hearsNothing(t, s)
+		say(t, a, "still good")
+		server.hears(t, s, "still good")
+		if h.Read() {
+			t.Error(h.Why())
+		}
+
+		server.allows(t, good.public, bad.public)
+		until(t, "the change is seen", func() bool { return server.has("2 peers may connect, 0 are revoked") })
+		b, _ = dialed(t, bad.Context, k.other, endpoint)
+		say(t, b, "again")
+		server.hears(t, s, "again")
+	}
+}
+
+// What a revoked peer sent before its connection is cut is passed over.
+func TestMessagesOfARevokedPeerArePassedOver(t *testing.T) {
+	for _, k := range kinds[:2] {
+		server, bad := newParty(t, "server"), newParty(t, "bad")
+		server.open(t, bad.public)
+		s, endpoint := server.listen(t, k.bound, Options{})
+		bad.open(t, server.public)
+		b, _ := dialed(t, bad.Context, k.other, endpoint)
+		say(t, b, "first")
+		server.hears(t, s, "first")
+		for range 10 {
+			say(t, b, "more")
+		}
+		wait(t, s, zmq4.POLLIN)
+		server.keys.allow.list.Store(&allowList{}) // as if it had been read this instant
+		server.keys.generation.Add(1)
+		until(t, "it is cut off", func() bool {
+			server.hearsNothing(t, s)
+			return server.has("cut off who has key " + bad.public)
+		})
+		server.hearsNothing(t, s)
+	}
+}
+
+// Who connects and says nothing is disconnected, with keys and without.
+func TestSilentConnections(t *testing.T) {
+	server := newParty(t, "server")
+	server.open(t, server.public)
+	_, guarded := server.listen(t, zmq4.ROUTER, Options{})
+	open, endpoint, err := newContext(t).Listen(zmq4.ROUTER, "tcp://127.0.0.1:*", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	for _, endpoint := range []string{guarded, endpoint} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "tcp://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			t.Fatal(err)
+		}
+		for buf := make([]byte, 64); err == nil; {
+			_, err = conn.Read(buf)
+		}
+		if os.IsTimeout(err) {
+			t.Errorf("%s keeps who says nothing for %v", endpoint, patience)
+		}
+	}
+	until(t, "it is told", func() bool { return server.has("it did not say who it is within 5s") })
+}
+
+func TestAllowFile(t *testing.T) {
+	a, b, c := strings.Repeat("a", keyLen), strings.Repeat("b", keyLen), strings.Repeat("c", keyLen)
+	for _, tt := range []struct{ text, endpoint, want string }{
+		{a, "tcp://127.0.0.1:1", a},
+		{a + " # comment\n\n# " + b + "\n", "tcp://127.0.0.1:1", a},
+		{a + "\n" + a + " tcp://127.0.0.1:2\n", "tcp://127.0.0.1:1", a},
+		{a + "\n" + b + " tcp://127.0.0.1:1", "tcp://127.0.0.1:1", b},
+		{a + "\n" + b + " tcp://[::1]:1 # them\n" + c + " ipc:///x", "tcp://[::1]:1", b},
+		{a + "\n" + b + " tcp://127.0.0.1:1 #them", "tcp://127.0.0.1:2", "allow file F does not say which of its 2 keys tcp://127.0.0.1:2 has: add the line KEY tcp://127.0.0.1:2, "},
+		{"", "tcp://127.0.0.1:2", "allow file F does not say which of its 0 keys"},
+		{"short", "", `line 1: "short" is no public key of 40 characters`},
+		{a + "\n" + a + "a", "", "line 2: "},
+		{strings.Repeat("~", keyLen), "", "is no public key"},
+		{a + " 127.0.0.1:1", "", `line 1: endpoint "127.0.0.1:1" has no scheme`},
+		{a + " tcp://*:1", "", "* is only for listening"},
+		{a + " tcp://127.0.0.1:1 them", "", `"them" stands behind KEY and ENDPOINT: a comment begins with #`},
+	} {
+		list, err := parseAllow(tt.text)
+		got := ""
+		if err == nil {
+			f := &allowFile{name: "F"}
+			f.list.Store(list)
+			got, err = f.server(tt.endpoint)
+		}
+		if err != nil {
+			got = err.Error()
+		}
+		if got != tt.want && (err == nil || !strings.Contains(got, tt.want)) {
+			t.Errorf("%q, %s: %s\nwant %s", tt.text, tt.endpoint, got, tt.want)
+		}
+	}
+	list, err := parseAllow(a + "\n" + b + " tcp://127.0.0.1:1\n")
+	if err != nil || !list.peers[a] || list.peers[b] {
+		t.Errorf("peers %v, %v: whom we connect to does not connect to us", list.peers, err)
+	}
+}
+
+func TestKeyFilesThatAreNotTaken(t *testing.T) {
+	p := newParty(t, "mine")
+	other := newParty(t, "other")
+	p.allows(t, p.public)
+	text, err := os.ReadFile(p.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name  string
+		mode  os.FileMode
+		text  string
+		words []string // none: it is taken
+	}{
+		{"good", 0o600, string(text), nil},
+		{"of pyzmq", 0o600, "#   ****  Generated on 2026-11-30 by pyzmq  ****\n\nmetadata\n" + string(text[strings.Index(string(text), "curve"):]), nil},
+		{"without the public key", 0o600, strings.Replace(string(text), "public-key", "x", 1), nil},
+		{"of a group", 0o640, string(text), []string{"mode 0640", "0600", "chmod 600"}},
+		{"of all", 0o644, string(text), []string{"mode 0644", "chmod 600"}},
+		{"read only", 0o400, string(text), []string{"mode 0400", "chmod 600"}},
+		{"empty", 0o600, "", []string{"no secret-key", "pd-recv keygen"}},
+		{"public", 0o600, p.public + " # mine\n", []string{"no secret-key"}},
+		{"cut", 0o600, string(text[:len(text)-3]), []string{"no secret-key"}},
+		{"mixed", 0o600, strings.Replace(string(text), p.public, other.public, 1), []string{"not that of its secret-key"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			name := filepath.Join(t.TempDir(), "k")
+			if err := os.WriteFile(name, []byte(tt.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chmod(name, tt.mode); err != nil {
+				t.Fatal(err)
+			}
+			k, err := LoadKeys(name, p.allow, p.warn)
+			if tt.words == nil {
+				if err != nil || k.public != p.public {
+					t.Errorf("%v", err)
+				}
+				return
+			}
+			for _, word := range append(tt.words, name) {
+				if err == nil || !strings.Contains(err.Error(), word) {
+					t.Errorf("error %v does not say %q", err, word)
+				}
+			}
+		})
+	}
+	if err := os.Chmod(p.allow, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LoadKeys(p.key, p.allow, p.warn); err == nil || !strings.Contains(err.Error(), "chmod o-w") {
+		t.Errorf("an allow file that everybody can write: %v", err)
+	}
+	for _, missing := range [][2]string{{"nowhere", p.allow}, {p.key, "nowhere"}, {t.TempDir(), p.allow}} {
+		if _, err := LoadKeys(missing[0], missing[1], p.warn); err == nil {
+			t.Errorf("%q are taken", missing)
+		}
+	}
+}
+
+func TestMakeKeys(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "send.key")
+	public, publicFile, err := MakeKeys(name)
+	if err != nil || publicFile != name+".pub" {
+		t.Fatal(publicFile, err)
+	}
+	for file, mode := range map[string]os.FileMode{name: 0o600, publicFile: 0o644} {
+		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v", file, info.Mode(), err)
+		}
+	}
+	line, err := os.ReadFile(publicFile)
+	if err != nil || string(line) != public+" # send\n" {
+		t.Errorf("%q, %v", line, err)
+	}
+	before, _ := os.ReadFile(name)
+	if _, _, err := MakeKeys(name); err == nil || !strings.Contains(err.Error(), "is there already") {
+		t.Errorf("made again: %v", err)
+	}
+	if after, _ := os.ReadFile(name); string(after) != string(before) {
+		t.Error("the key was written over")
+	}
+	// Where the public file cannot be written, no key is left that nobody knows.
+	name = filepath.Join(t.TempDir(), "k")
+	if err := os.WriteFile(name+".pub", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := MakeKeys(name); err == nil {
+		t.Error("the public file was written over")
+	}
+	if _, err := os.Stat(name); !os.IsNotExist(err) {
+		t.Errorf("a key is left: %v", err)
+	}
+}
+
+// A socket whose peer refuses it gets in once that has changed its mind.
+func TestRedial(t *testing.T) {
+	server, client := newParty(t, "server"), newParty(t, "client")
+	server.open(t, server.public)
+	client.open(t, server.public)
+	s, endpoint := server.listen(t, zmq4.PULL, Options{})
+	r, err := client.Redial(zmq4.PUSH, endpoint, Options{Linger: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { r.Close() }()
+	until(t, "it is refused", func() bool { r.Tend(); return r.Why() != nil })
+	if why := r.Why().Error(); !strings.Contains(why, "refused our key") {
+		t.Error(why)
+	}
+	server.allows(t, client.public)
+	until(t, "it gets in", func() bool {
+		if r.Tend() || r.Why() != nil {
+			return false
+		}
+		return Send(r.Socket, []byte("hello")) == nil
+	})
+	server.hears(t, s, "hello")
+}

@@ -1,0 +1,76 @@
+package sock
+
+import (
+	"time"
+
+	"github.com/pebbe/zmq4"
+)
+
+// redialEvery is how often a peer that refuses us is asked again: its allow file
+// may have changed, or another program may have come.
+const redialEvery = time.Second
+
+// Redialed is a connecting socket that is made anew where ZeroMQ would give up
+// for good: when its peer refuses it. It belongs to one goroutine, which calls
+// Tend often.
+type Redialed struct {
+	Socket *zmq4.Socket // another after a Tend that says so
+
+	dial       func() (*zmq4.Socket, *Handshakes, error)
+	handshakes *Handshakes
+	refused    bool
+	dialed     time.Time
+}
+
+// Redial is a Dial that does not give up.
+func (c *Context) Redial(t zmq4.Type, endpoint string, o Options) (*Redialed, error) {
+	r := &Redialed{dial: func() (*zmq4.Socket, *Handshakes, error) {
+		s, err := c.Dial(t, endpoint, o)
+		if err != nil {
+			return nil, nil, err
+		}
+		h, err := c.Handshakes(s, endpoint)
+		if err != nil {
+			s.Close()
+		}
+		return s, h, err
+	}}
+	return r, r.anew()
+}
+
+// anew leaves things as they are where it fails.
+func (r *Redialed) anew() error {
+	r.dialed = time.Now()
+	s, h, err := r.dial()
+	if err != nil {
+		return err
+	}
+	if r.Socket != nil {
+		r.Close()
+	}
+	r.Socket, r.handshakes, r.refused = s, h, false
+	return nil
+}
+
+// Tend dials anew if that is due. It reports whether it has.
+func (r *Redialed) Tend() (anew bool) {
+	r.refused = r.handshakes.Read() || r.refused
+	if !r.refused || time.Since(r.dialed) < redialEvery {
+		return false
+	}
+	why := r.handshakes.why
+	if r.anew() != nil {
+		return false
+	}
+	r.handshakes.why = why // until it is known better
+	return true
+}
+
+// Why is as of Handshakes.
+func (r *Redialed) Why() error { return r.handshakes.why }
+
+// Close ends it.
+func (r *Redialed) Close() {
+	r.Socket.Close()
+	r.handshakes.Close()
+}

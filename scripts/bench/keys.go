@@ -1,0 +1,78 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/pebbe/zmq4"
+)
+
+// keyPairs are a client's own and the public key of its receiver.
+type keyPairs struct{ server, public, secret string }
+
+// withKeys compares messages per second of a receiver with keys with those of
+// one without.
+func (b *bench) withKeys() error {
+	k := &keyPairs{}
+	flags, err := b.makeKeys(k)
+	if err != nil {
+		return err
+	}
+	keyed, secret, err := b.receiver(controlSlots, chunkSize, flags...)
+	if err != nil {
+		return err
+	}
+	defer keyed.stop()
+	open, plain, err := b.receiver(controlSlots, chunkSize)
+	if err != nil {
+		return err
+	}
+	defer open.stop()
+	b.table.note("keys: messages per second of a pd-recv with keys; the reference is one without. Clients and receiver share this machine's cores, and both ends encrypt.")
+	for _, l := range controlLoads {
+		row := b.table.row(perSecond, atLeast(0.9), "keys: %s, 8 keys, with keys : without", l.name)
+		for round := range pick(b, 15, 1) {
+			got, want, err := inTurn(round, func() (*rate, error) { return b.keyLoad(secret, l.clients, l.window, k) },
+				func() (*rate, error) { return b.keyLoad(plain, l.clients, l.window, nil) })
+			if err != nil {
+				return err
+			}
+			row.add(got.messages, want.messages)
+		}
+		b.say("%v", row)
+	}
+	return nil
+}
+
+func (b *bench) keyLoad(endpoint string, clients, window int, k *keyPairs) (*rate, error) {
+	l := load{endpoint, clients, window, k, func(c *client) (*flow, error) {
+		steps, err := allocRelease(8)(c)
+		return &flow{steps: steps}, err
+	}}
+	return l.run(b.ctx, pick(b, 200*time.Millisecond, 50*time.Millisecond))
+}
+
+// makeKeys has pd-recv keygen make the receiver's and returns its flags.
+func (b *bench) makeKeys(k *keyPairs) (flags []string, err error) {
+	name := filepath.Join(b.dir, "recv.key")
+	out, err := exec.Command(filepath.Join(b.bin, "pd-recv"), "keygen", name).Output()
+	if err != nil {
+		return nil, fmt.Errorf("cannot make keys: %w", err)
+	}
+	var made struct {
+		PublicKey string `json:"public_key"`
+	}
+	if err := json.Unmarshal(out, &made); err != nil {
+		return nil, err
+	}
+	k.server = made.PublicKey
+	if k.public, k.secret, err = zmq4.NewCurveKeypair(); err != nil {
+		return nil, err
+	}
+	allow := filepath.Join(b.dir, "recv.allow")
+	return []string{"--curve-key", name, "--curve-allow", allow}, os.WriteFile(allow, []byte(k.public+"\n"), 0o600)
+}
