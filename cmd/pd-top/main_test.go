@@ -17,6 +17,7 @@ import (
 
 	"github.com/pd-tools/pd-tools/internal/monitor"
 	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -167,9 +168,9 @@ func TestStdoutEnds(t *testing.T) {
 func TestNobody(t *testing.T) {
 	t.Parallel()
 	nobody, endpoint := "ipc://"+t.TempDir()+"/nobody", publish(t, receiver(1))
-	began := time.Now()
+	began, held := time.Now(), testkit.Delays(t)
 	code, stdout, stderr := run(t, "", nobody)
-	if took := time.Since(began); code != 1 || stdout != "" || took > 2*time.Second ||
+	if took := time.Since(began); code != 1 || stdout != "" || took > 2*time.Second+held() ||
 		!strings.Contains(stderr, nobody) || !strings.Contains(stderr, "--wait") || !strings.Contains(stderr, "--monitor") {
 		t.Errorf("exit %d after %v, stderr %q", code, took, stderr)
 	}

@@ -2,6 +2,7 @@ package sender
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -78,7 +79,7 @@ func watchers(t *testing.T, endpoint string, n, stopped int) (end func()) {
 
 // F54: twenty monitors, some of them stopped, change nothing of the rate.
 func TestRateBesideMonitors(t *testing.T) {
-	const requests, tries = 3000, 5
+	const requests, tries, least = 3000, 10, 0.85
 	measure := func(t *testing.T, monitors int) time.Duration {
 		r := startReceiver(t, receiverOptions{slots: 64, sink: true})
 		in := newPipe(t)
@@ -116,13 +117,16 @@ func TestRateBesideMonitors(t *testing.T) {
 		}
 		return time.Since(start)
 	}
-	var best float64
-	for range tries { // the machine may be busy
-		a, b := measure(t, 0), measure(t, 20)
-		t.Logf("%d requests: %v alone, %v beside 20 monitors", requests, a, b)
-		if best = max(best, float64(a)/float64(b)); best >= 0.85 {
+	// Whatever else the machine does only adds to a time, and the shortest of
+	// some have least of it: of those that were taken in turns.
+	measure(t, 0) // the first pays for what is paid for once
+	alone, beside := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
+	for range tries {
+		alone, beside = min(alone, measure(t, 0)), min(beside, measure(t, 20))
+		t.Logf("%d requests: %v alone, %v beside 20 monitors", requests, alone, beside)
+		if float64(alone)/float64(beside) >= least {
 			return
 		}
 	}
-	t.Errorf("beside monitors the rate is %.2f of alone", best)
+	t.Errorf("beside monitors the rate is %.2f of alone, at least %v is wanted", float64(alone)/float64(beside), least)
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -47,6 +48,17 @@ func Delays(t *testing.T) func() time.Duration {
 		}
 	}()
 	return func() time.Duration { return turns * time.Duration(worst.Load()) }
+}
+
+// CPU is what the process has computed for so far. Unlike time it does not
+// depend on what else the machine does.
+func CPU(t *testing.T) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // Get returns the status and the body.
