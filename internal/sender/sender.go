@@ -5,9 +5,10 @@
 // is asked of which receiver, which chunk gets a staging slot, when a request
 // is complete, and what is undone when one fails (core.go, answers.go; staging
 // in staging.go). Around it stand helpers that decide nothing, each with what
-// may block: a link for each receiver's socket (link.go), a notifier for the
-// proxy's (notifier.go), workers that copy, sum and write chunks (job.go), and
-// a reader of the input (input.go). They report by mailbox.
+// may block: a link for each receiver's socket (link.go; its sessions in
+// opening.go), a notifier for the proxy's (notifier.go), workers that copy, sum
+// and write chunks (job.go), and a reader of the input (input.go). They report
+// by mailbox.
 //
 // The package knows nothing of flags, terminals or exit codes; how a chunk's
 // bytes are had is in internal/manifest, how they get to the receiver in rdma.
