@@ -188,7 +188,7 @@ func (c *Context) watchBound(s *zmq4.Socket) error {
 }
 
 // maxCopies bounds the descriptors that strangers take.
-const maxCopies = 64
+const maxCopies = 16
 
 // strangers are those who have connected of late, by descriptor.
 type strangers struct {
