@@ -1,6 +1,10 @@
 package reservation
 
-import "github.com/pd-tools/pd-tools/wire"
+import (
+	"slices"
+
+	"github.com/pd-tools/pd-tools/wire"
+)
 
 // door is to whom a slot is open. Open is what is held, not written, and of a
 // sender that is attached: such a slot has one holder.
@@ -58,9 +62,8 @@ func (m *Machine) accessFailed(ev AccessFailed) {
 		}
 	}
 	no := refusef(wire.CodeInternal, "the engine failed: %s", ev.Reason)
-	for _, r := range of {
-		if m.live[r.id] == r { // not one of several
-			m.end(r, ending{kind: RolledBack, no: no, fence: true})
-		}
+	slices.SortFunc(of, byArrival)
+	for _, r := range slices.Compact(of) { // not twice for two slots
+		m.end(r, ending{kind: RolledBack, no: no, fence: true})
 	}
 }
