@@ -23,13 +23,14 @@ import (
 //	bytes of a req_id            here; wire's TestDecodeErrors
 //	--queue-limit                here
 //	--queue-bytes                here
-//	requests of one sender       here; its queue and share in reservation's testdata/quotas.txt
+//	requests of one sender       here, of 65,536 reservation's TestSenderRequests; its queue
+//	                             and share in reservation's testdata/quotas.txt
 //	backlog, answers and bytes   TestBacklogLimits
 //
 // TestLimits is at each through a socket: what is at it is taken; what is beyond
 // is refused and changes nothing.
 func TestLimits(t *testing.T) {
-	const senderRequests = 65_536
+	const senderRequests = 64
 	// What one batch counts for: its bytes, its sender's identity, its correlation.
 	one := len(bytesOf(batch("B0", 1, false, "k"))) + 5 + 8
 	for _, tc := range []struct {
@@ -80,15 +81,8 @@ func TestLimits(t *testing.T) {
 			name: "requests of one sender", code: wire.CodeQueueFull, beyondLast: true,
 			set: func(c *reservation.Config) { c.Slots, c.SenderRequests = senderRequests+1, senderRequests },
 			before: func(r *running, p *peer) {
-				const window = 256
-				for i := range senderRequests - 1 + window {
-					if i < senderRequests-1 {
-						p.ask(batch(fmt.Sprint(i), 1, false))
-					}
-					if i >= window {
-						_, m, err := p.Recv(soon)
-						wantSlots(r.t, as[*wire.AllocResponse](p, m, err), 0)
-					}
+				for i := range senderRequests - 1 {
+					wantSlots(r.t, p.alloc(fmt.Sprint(i), 1, false), 0)
 				}
 			},
 			at: bytesOf(batch("A", 1, false)), beyond: bytesOf(batch("A2", 1, false)),

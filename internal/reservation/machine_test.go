@@ -144,3 +144,35 @@ func TestShortChunkOfALargeShape(t *testing.T) {
 		m.Step(0, Cancel{Sender: "s", ReqID: tc.keys[0]})
 	}
 }
+
+// TestSenderRequests: so many live requests of one sender, as pd-recv has it, and
+// not one more; another sender is not concerned.
+func TestSenderRequests(t *testing.T) {
+	const most = 65_536
+	m := New(Config{Slots: most + 2, SlotBytes: chunkSize, Epoch: testEpoch, SenderRequests: most})
+	alloc := func(sender string, i int) wire.Code {
+		fx := m.Step(0, Alloc{Sender: sender, Tag: i, Req: &wire.AllocRequest{
+			Fmt: wire.I(wire.FmtBinary), Shape: []wire.Int{wire.I(chunkSize)}, Dtype: "uint8",
+			LastChunkToks: wire.I(chunkSize), ReqID: fmt.Sprint(sender, i), TotalChunks: wire.I(1),
+		}})
+		return fx.Answers[0].Msg.(*wire.AllocResponse).Code
+	}
+	for i := range most {
+		if code := alloc("s", i); code != "" {
+			t.Fatalf("request %d: %s", i+1, code)
+		}
+	}
+	if code := alloc("s", most); code != wire.CodeQueueFull || len(m.live) != most || m.ledger.free() != 2 {
+		t.Errorf("one more: code %q, %d requests, %d free", code, len(m.live), m.ledger.free())
+	}
+	if code := alloc("t", 0); code != "" {
+		t.Errorf("another sender: %s", code)
+	}
+	if code := alloc("s", most); code != wire.CodeRolledBack { // it is remembered, as any that ended
+		t.Errorf("the same again: code %q", code)
+	}
+	m.Step(0, Cancel{Sender: "s", ReqID: "s0", Tag: 0})
+	if code := alloc("s", most+1); code != "" {
+		t.Errorf("after one has ended: %s", code)
+	}
+}
