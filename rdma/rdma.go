@@ -10,6 +10,8 @@ package rdma
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 )
 
 // Errors of a Remote.
@@ -47,6 +49,13 @@ type Fabric struct {
 	Provider string // libfabric's name of it, "tcp;ofi_rxm"
 	Addr     string // of this host on it; "": a target takes all, an initiator what reaches the target
 	Service  string // port of the target's control connection; "": a free one
+}
+
+// Locks reports whether the provider locks the memory that is registered with it,
+// as those of devices do; the others copy.
+func (f Fabric) Locks() bool {
+	core, _, _ := strings.Cut(f.Provider, ";")
+	return !slices.Contains([]string{"tcp", "sockets", "udp", "net", "shm", "sm2"}, core)
 }
 
 // Target is the receiver's side: the memory of the buffer, written under one

@@ -18,6 +18,9 @@ import (
 
 func main() { os.Exit(cli.Main(app())) }
 
+// fewFiles is a limit of open files worth a warning.
+const fewFiles = 1024
+
 const notes = `Plain output is the id of each ready request, one a line, once; failures go to
 stderr. What is not printable in an id stands as \n, \x1b or \u202e; --json has
 ids exactly. A failed request is never ready. What it remembers is bounded: the
@@ -102,6 +105,8 @@ func serve(c *urfave.Context, o options) error {
 		monitor.tell(o)
 	}
 	cfg.Note = func(text string) { log.Printf("%s", cli.Escape(text)) }
+	log.CheckFiles(fewFiles, "each sender and each receiver takes one")
+	go log.WatchFiles(ctx)
 	listened := false
 	cfg.Listening = func(endpoint string) {
 		listened = true

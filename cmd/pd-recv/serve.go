@@ -5,11 +5,11 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -50,6 +50,8 @@ type serveOptions struct {
 	curve    cli.Curve
 	shutdown time.Duration
 	share    share
+	prefill  int // tokens; 0: any number
+	tokens   int // of a chunk
 
 	sink, monitorFlag *cli.Flag
 	fabricFlags       []*cli.Flag
@@ -68,6 +70,8 @@ func (o *serveOptions) flags() []urfave.Flag {
 		cli.Var(&o.Listen, "listen", "ENDPOINT", "tcp://127.0.0.1:7600", "where senders and decoders connect; port * is a free one", cli.ListenEndpoint),
 		cli.Var(&o.buffer, "buffer-size", "SIZE", "1GiB", "memory for chunks", cli.Size),
 		cli.Var(&r.SlotBytes, "chunk-size", "SIZE", "1MiB", "largest chunk, the size of a slot", cli.Size),
+		cli.Var(&o.prefill, "max-prefill", "TOKENS", "0", "longest prompt: too small a buffer for it is an error at start; 0 or inf: any", cli.Count),
+		cli.Var(&o.tokens, "tokens-per-chunk", "N", "256", "tokens of a full chunk, for --max-prefill", cli.Int(1, math.MaxInt32)),
 		cli.Var(&o.engines, "engine", "NAMES", "shm", "how chunks are written, best first: shm on one host, ofi across hosts, or shm,ofi", cli.ListOf("shm", "ofi")),
 		o.fabricFlags[0], o.fabricFlags[1], o.fabricFlags[2],
 		cli.Var(&o.mode, "admission", "MODE", "reserve", "reserve, or for comparison: serial (one request at a time), none (deadlocks)", cli.OneOf("reserve", "serial", "none")),
@@ -170,7 +174,7 @@ func (o *serveOptions) serve(ctx context.Context, app *urfave.App, out *cli.Line
 	})
 	o.sayAfter(log, r)
 	monitored.say(log, o.Keys)
-	go watchFiles(ctx, log)
+	go log.WatchFiles(ctx)
 	if err := r.Run(ctx); err != nil {
 		return err
 	}
@@ -195,6 +199,9 @@ func (o *serveOptions) complete() error {
 	}
 	r.Mode = mode
 	r.SenderShare = o.share.of(r.Slots)
+	if err := o.holdsPrefill(); err != nil {
+		return err
+	}
 	r.MaxGap = receiver.MaxGap
 	// Grows from start to start, and a float64, as in JSON, holds it exactly.
 	r.Epoch = uint64(time.Now().UnixMicro())
@@ -208,6 +215,22 @@ func (o *serveOptions) complete() error {
 	o.OpenTarget = o.open
 	if o.ShutdownTimeout = o.shutdown; o.shutdown == 0 {
 		o.ShutdownTimeout = unlimitedStop
+	}
+	return nil
+}
+
+// holdsPrefill: the longest prompt must fit the buffer, and its sender's share of it:
+// "too_large" would be noticed only under load.
+func (o *serveOptions) holdsPrefill() error {
+	r := &o.Reservation
+	need := (o.prefill + o.tokens - 1) / o.tokens
+	if need > r.Slots {
+		return cli.Usagef("--max-prefill %d needs %d chunks of %d tokens, --buffer-size %d holds %d: needs at least %d bytes",
+			o.prefill, need, o.tokens, o.buffer, r.Slots, int64(need)*r.SlotBytes)
+	}
+	if share := r.SenderShare; share > 0 && need > share {
+		return cli.Usagef("--max-prefill %d needs %d chunks of %d tokens, --sender-share lets one sender have %d of %d: needs at least %d",
+			o.prefill, need, o.tokens, share, r.Slots, need)
 	}
 	return nil
 }
@@ -234,9 +257,9 @@ func (o *serveOptions) sayBefore(log *cli.Log) {
 	if rest := o.buffer % r.SlotBytes; rest > 0 {
 		log.Printf("%d bytes of the buffer are not used: they fill no slot of %d bytes", rest, r.SlotBytes)
 	}
-	var files syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err == nil && files.Cur < fewFiles {
-		log.Printf("warning: at most %d files can be open, and each sender takes two, by ofi fourteen: raise the limit (ulimit -n)", files.Cur)
+	log.CheckFiles(fewFiles, "each sender takes two, by ofi fourteen")
+	if slices.Contains(o.engines, "ofi") && o.fabric.Locks() {
+		log.CheckLocked(o.fabric.Provider, "the buffer", o.buffer)
 	}
 }
 
@@ -259,24 +282,4 @@ func limit(off bool, text string) string {
 		return "inf"
 	}
 	return text
-}
-
-// watchFiles says when no more files can be opened. ZeroMQ tells nobody that it
-// cannot accept a connection, and whoever is connected is served all the same.
-func watchFiles(ctx context.Context, log *cli.Log) {
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			fd, err := syscall.Dup(int(os.Stderr.Fd()))
-			if errors.Is(err, syscall.EMFILE) {
-				log.Limitf("files", "no more files can be opened, so nobody else can connect: raise the limit (ulimit -n)")
-			} else if err == nil {
-				syscall.Close(fd)
-			}
-		}
-	}
 }

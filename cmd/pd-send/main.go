@@ -23,6 +23,9 @@ import (
 
 func main() { os.Exit(cli.Main(newApp())) }
 
+// Files that are open at once: some of our own, and those of a receiver.
+const filesOfOurs, filesOfReceiver = 64, 16
+
 // options are what the flags say.
 type options struct {
 	sender.Config
@@ -120,6 +123,8 @@ func send(c *urfave.Context, o *options) error {
 		o.Progress, o.ProgressEvery = show.progress, progressEvery
 	}
 
+	o.checkLimits(log)
+
 	summary, err := sender.Run(ctx, o.Config)
 	monitor.close()
 	served.Close()
@@ -159,6 +164,14 @@ func (o *options) complete(files []string) error {
 	}
 	o.Engines = []string{o.engine}
 	return nil
+}
+
+// checkLimits warns of limits of the system that are too low.
+func (o *options) checkLimits(log *cli.Log) {
+	log.CheckFiles(filesOfOurs+filesOfReceiver*uint64(len(o.Receivers)), "each receiver takes two, by ofi fourteen")
+	if o.engine != "shm" && o.Fabric.Locks() {
+		log.CheckLocked(o.Fabric.Provider, "--staging-size", o.Staging)
+	}
 }
 
 // ending bounds the wait for who reads our output, once we were told to stop.
