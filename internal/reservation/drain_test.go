@@ -2,6 +2,7 @@ package reservation
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -88,7 +89,7 @@ func (w *world) hangUp() (done bool, err error) {
 
 // drained: when all have ended, free = total, and nothing is left of anybody.
 func (w *world) drained() error {
-	for writer := uint64(1); writer <= w.writers; writer++ {
+	for _, writer := range slices.Sorted(maps.Keys(w.grants)) {
 		if err := w.run(op{verb: "gone", opts: []string{fmt.Sprintf("writer=%d", writer)}}); err != nil {
 			return err
 		}

@@ -522,7 +522,8 @@ func (s *sim) fences() []op {
 	if s.w.writers == 0 || s.rnd.IntN(3) > 0 {
 		return nil
 	}
-	return []op{{verb: "gone", opts: []string{fmt.Sprintf("writer=%d", 1+s.rnd.Uint64N(s.w.writers))}}}
+	old := s.w.writers - min(s.w.writers, 40) // in a long life these are gone
+	return []op{{verb: "gone", opts: []string{fmt.Sprintf("writer=%d", old+1+s.rnd.Uint64N(s.w.writers-old))}}}
 }
 
 func (s *sim) attachment() []op {
