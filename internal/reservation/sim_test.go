@@ -16,7 +16,7 @@ var (
 	simSeed     = flag.Uint64("sim.seed", 0, "run the simulator with this seed only")
 	simFrom     = flag.Uint64("sim.from", 1, "first seed")
 	simRequests = flag.Int64("sim.requests", 200_000, "simulated requests at least")
-	simDay      = flag.Duration("sim.day", 30*time.Minute, "how long TestSimDay's worlds live, in simulated time")
+	simDay      = flag.Duration("sim.day", 10*time.Minute, "how long TestSimDay's worlds live, in simulated time")
 )
 
 // TestSim walks at random through small worlds: senders that attached and
