@@ -76,13 +76,16 @@ func (d *decoders) change(do func()) {
 
 func (d *decoders) add(id string) { d.change(func() { d.queue = append(d.queue, id) }) }
 
+// over says whether all is to end at once.
+func (w *world) over() bool { return w.living.Err() != nil }
+
 func (d *decoders) next() (id string, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for len(d.queue) == 0 && !d.ended {
 		d.news.Wait()
 	}
-	if len(d.queue) == 0 {
+	if len(d.queue) == 0 || d.w.over() {
 		return "", false
 	}
 	id, d.queue = d.queue[0], d.queue[1:]
@@ -162,7 +165,7 @@ func (d *decoders) run(rnd *rand.Rand) {
 func (d *decoders) take(conn *client.Conn, id string, m mood) (died bool) {
 	var q *request
 	d.w.ledger.add(func() { q = d.w.requests[id]; q.releases = true })
-	for deadline := time.Now().Add(giveUpAfter); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(giveUpAfter); time.Now().Before(deadline) && !d.w.over(); {
 		asked := time.Now()
 		taken, err := ask(func(ctx context.Context) (*wire.TakeResponse, error) { return conn.Take(ctx, id) })
 		var no *client.Refused

@@ -57,7 +57,7 @@ type figures struct {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends it at once; the next run cleans up
 	bin := flag.String("bin", "bin", "`directory` of the built programs")
 	seeds := flag.String("seed", "1", "a `seed`, or a range of them: 1-20")
 	during := flag.Duration("time", 2*time.Minute, "for how long, all seeds together")
@@ -73,6 +73,10 @@ func main() {
 	can := abilities(os.Stderr)
 	for _, seed := range list {
 		err := runSeed(ctx, f, can, *bin, seed, *during/time.Duration(len(list)), *keep)
+		if errors.Is(err, context.Canceled) {
+			fmt.Fprintln(os.Stderr, "chaos: interrupted")
+			os.Exit(130)
+		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "chaos:", err)
 			os.Exit(1)

@@ -228,13 +228,23 @@ func (w *world) run(ctx context.Context, during time.Duration, faults []fault) e
 	}
 	w.strike(faults)
 	<-feeding.Done()
+	if ctx.Err() != nil { // interrupted: nothing is to be proved any more
+		for _, s := range w.seats() {
+			if p := s.current(); p != nil {
+				p.kill()
+			}
+		}
+	}
 	quietFrom := time.Now()
 	watchers.Wait()
 	w.strikes.Wait()
 	w.feeders.Wait()
 	w.say("all senders have ended")
 	for _, r := range w.receivers {
-		w.becomesQuiet(r)
+		if ctx.Err() == nil {
+			w.becomesQuiet(r)
+		}
+		r.decoders.stop()
 	}
 	took := time.Since(quietFrom)
 	w.add(func() { w.quiet = max(w.quiet, took) })
