@@ -137,7 +137,7 @@ func (d *decoders) run(rnd *rand.Rand) {
 		}
 		if conn == nil {
 			var err error
-			if conn, err = client.Dial(endpoint(d.r.port), nil); err != nil {
+			if conn, err = client.Dial(endpoint(d.r.port), d.w.keys); err != nil {
 				d.w.violated("a decoder of %s: %v", d.r.name, err)
 				return
 			}
@@ -313,7 +313,7 @@ func (d *decoders) byProcess(id string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), takeProgress)
 	defer cancel()
 	defer os.Remove(name)
-	said, err := exec.CommandContext(ctx, filepath.Join(d.w.bin, "pd-recv"), "take", "-o", name, endpoint(d.r.port), id).CombinedOutput()
+	said, err := exec.CommandContext(ctx, filepath.Join(d.w.bin, "pd-recv"), d.takeArgs(name, id)...).CombinedOutput()
 	got, there := os.ReadFile(name)
 	if err != nil {
 		if there == nil && !bytes.Contains(said, []byte("not released")) {
@@ -336,6 +336,11 @@ func (d *decoders) byProcess(id string) bool {
 	return true
 }
 
+func (d *decoders) takeArgs(name, id string) []string {
+	args := append([]string{"take", "-o", name}, d.w.keyFlags...)
+	return append(args, endpoint(d.r.port), id)
+}
+
 func (d *decoders) toFile(id string) (q *request, name string) {
 	d.w.ledger.add(func() { q = d.w.requests[id]; q.releases = true })
 	return q, filepath.Join(d.w.dir, "taken", id)
@@ -349,7 +354,7 @@ func (d *decoders) killed(id string, grace time.Duration) {
 		return
 	}
 	defer os.Remove(name)
-	cmd := exec.Command(filepath.Join(d.w.bin, "pd-recv"), "take", "-o", name, endpoint(d.r.port), id)
+	cmd := exec.Command(filepath.Join(d.w.bin, "pd-recv"), d.takeArgs(name, id)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		d.w.violated("%v", err)

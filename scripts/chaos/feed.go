@@ -98,6 +98,7 @@ func (w *world) oneSender(s *sender, rnd *rand.Rand) error {
 		"--name", life.name, "--proxy", s.proxyEndpoint(), "--timeout", sendTimeout.String(),
 		"--staging-size", strconv.Itoa((4 + rnd.IntN(12)) * w.chunk), "--batch", strconv.Itoa(1 + rnd.IntN(8)),
 	}
+	args = append(args, w.keyFlags...)
 	for _, r := range w.receivers {
 		args = append(args, "--to", s.receiverEndpoint(r))
 	}

@@ -172,6 +172,9 @@ func runSeed(ctx context.Context, f *figures, can able, bin string, seed uint64,
 		return fmt.Errorf("seed %d: %w; logs are in %s", seed, err, dir)
 	}
 	wrong := l.check()
+	if l.takes == 0 {
+		wrong = append(wrong, "nothing was taken, so that nothing is proved: a longer TIME is needed")
+	}
 	f.add(l, wrong)
 	for i, text := range wrong {
 		if i == 20 {

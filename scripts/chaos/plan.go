@@ -24,6 +24,7 @@ type config struct {
 	proxies   int
 	senders   int
 	recover   bool // proxies ask receivers for what is ready
+	keys      bool // all that is said is encrypted, and strangers are refused
 	hosts     bool // senders but the last have hosts of their own
 }
 
@@ -91,6 +92,7 @@ func newConfig(seed uint64, engines []string) config {
 		proxies: 1 + rnd.IntN(2),
 		senders: 3 + rnd.IntN(3),
 		recover: seed%2 == 0,
+		keys:    seed%5 == 0,
 		hosts:   seed%3 == 0,
 	}
 	for i := range 2 + rnd.IntN(2) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pd-tools/pd-tools/internal/client"
+	"github.com/pd-tools/pd-tools/internal/sock"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -40,7 +41,9 @@ type world struct {
 	receivers []*receiver
 	proxies   []*proxy
 	senders   []*sender
-	disk      *disk // of the sources; nil where it cannot be made slow
+	keys      *sock.Keys // nil without
+	keyFlags  []string   // the same for the programs
+	disk      *disk      // of the sources; nil where it cannot be made slow
 
 	keepers sync.WaitGroup // of receivers and proxies
 	feeders sync.WaitGroup // of senders
@@ -136,6 +139,11 @@ func newWorld(c config, l *ledger, bin, dir string) (*world, error) {
 	if w.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
 		return nil, err
 	}
+	if c.keys {
+		if err := w.makeKeys(); err != nil {
+			return nil, err
+		}
+	}
 	for i := range c.proxies {
 		p := &proxy{index: i}
 		p.name = fmt.Sprint("proxy", i)
@@ -177,6 +185,18 @@ func newWorld(c config, l *ledger, bin, dir string) (*world, error) {
 		}
 	}
 	return w, w.writeSources()
+}
+
+// makeKeys makes one pair, which all have.
+func (w *world) makeKeys() error {
+	key := filepath.Join(w.dir, "key")
+	_, public, err := sock.MakeKeys(key)
+	if err != nil {
+		return err
+	}
+	w.keyFlags = []string{"--curve-key", key, "--curve-allow", public}
+	w.keys, err = sock.LoadKeys(key, public, func(kind, text string) { w.violated("%s: %s", kind, text) })
+	return err
 }
 
 var lastPort = 15_000 + os.Getpid()%5_000*3
@@ -274,7 +294,7 @@ func (w *world) remove() error {
 
 // watch adds up a receiver's slots all the time.
 func (w *world) watch(r *receiver) {
-	conn, err := client.Dial(endpoint(r.port), nil)
+	conn, err := client.Dial(endpoint(r.port), w.keys)
 	if err != nil {
 		w.violated("%s: %v", r.name, err)
 		return
@@ -291,7 +311,7 @@ func (w *world) watch(r *receiver) {
 
 func (w *world) startProxy(p *proxy) error {
 	life := &proxyLife{name: p.next(), proxy: p.index}
-	args := []string{"--listen", w.listen(p.port), "--json"}
+	args := append([]string{"--listen", w.listen(p.port), "--json"}, w.keyFlags...)
 	if w.config.recover {
 		for _, r := range w.receivers {
 			args = append(args, "--recover", endpoint(r.port))
@@ -397,6 +417,7 @@ func (w *world) startReceiver(r *receiver) error {
 		"--lease", lease.String(), "--admit-timeout", admitTimeout.String(), "--ready-ttl", r.readyTTL.String(),
 		"--proxy", endpoint(r.proxy.port),
 	}
+	args = append(args, w.keyFlags...)
 	if r.sink {
 		args = append(args, "--sink="+r.pause.String())
 	}
@@ -445,7 +466,7 @@ func (w *world) keepReceiver(r *receiver) {
 // becomesQuiet waits until nothing is left in a receiver, and then compares what
 // it counted and what it has open.
 func (w *world) becomesQuiet(r *receiver) {
-	conn, err := client.Dial(endpoint(r.port), nil)
+	conn, err := client.Dial(endpoint(r.port), w.keys)
 	if err != nil {
 		w.violated("%s: %v", r.name, err)
 		return
