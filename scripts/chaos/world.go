@@ -537,7 +537,8 @@ func (w *world) settles(r *receiver, s *wire.Snapshot) {
 	}
 	p := r.current()
 	var open open // what it has
-	for deadline := time.Now().Add(patience / 3); ; time.Sleep(50 * time.Millisecond) {
+	// With keys, a receiver looks at who connects for ten seconds.
+	for deadline := time.Now().Add(patience / 2); ; time.Sleep(50 * time.Millisecond) {
 		lines := int64(0)
 		w.add(func() {
 			r.life.counters = counters
