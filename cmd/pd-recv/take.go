@@ -7,6 +7,8 @@ import (
 	"hash/crc32"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	urfave "github.com/urfave/cli/v2"
@@ -57,6 +59,8 @@ func takeCommand() *urfave.Command {
 // take writes a request out and releases it. Whatever goes wrong before all is
 // written, the request is ready again.
 func (o *takeOptions) take(ctx context.Context, conn *client.Conn, reqID string, stdout io.Writer) error {
+	// A file that may not grow is an error to clean up after, not our end.
+	signal.Ignore(syscall.SIGXFSZ)
 	taken, err := o.ask(ctx, conn, reqID)
 	if err != nil {
 		return err

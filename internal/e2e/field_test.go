@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,9 +14,8 @@ import (
 	"github.com/pd-tools/pd-tools/wire"
 )
 
-// Failures that were reported from practice, numbered as in the design's field
-// reports. F4 is TestSenderDies, F36 is row 17 of TestLMCacheFailures, F59's bad
-// values are in TestBadFlags, F61 is TestPortIsTaken, F63 TestProxyIsNotThere.
+// Failures that were reported from practice; reports_test.go has all their
+// numbers.
 
 // F1: two requests of 8 chunks on 10 slots, first batches at the same moment:
 // one is admitted, the other holds nothing while it waits, both finish.
@@ -445,4 +445,188 @@ func TestLastChunkIsShort(t *testing.T) {
 		t.Error("the decoder reads other bytes than the file has")
 	}
 	s.ends(0)
+}
+
+// F24: a cancel that names finished batches only frees all that its request has.
+func TestCancelNamesTooFew(t *testing.T) {
+	t.Parallel()
+	r := receive(t, 10)
+	for i, named := range [][]string{keys("A", 0, 3), nil, {"of nobody"}} {
+		id := fmt.Sprint("A", i)
+		p := attached(t, r, id)
+		p.commit(id, p.alloc(id, 6, false, keys(id, 0, 3)...))
+		p.alloc(id, 6, false, keys(id, 3, 3)...) // and the write fails
+		if resp := p.cancel(id, named...); resp.Code != "" {
+			t.Errorf("the cancel is answered with %+v", resp)
+		}
+		if s := r.stat().Slots; s.Free != 10 {
+			t.Errorf("after a cancel that names %q: %+v", named, s)
+		}
+	}
+}
+
+// F32: a decoder that asks for other ids than were sent is told so; what nobody
+// asks for is seen, with its age, is the reason why others wait, and goes in time.
+func TestNobodyAsksForIt(t *testing.T) {
+	t.Parallel()
+	r := receive(t, 4, "--ready-ttl", "2s")
+	s := send(t, r)
+	s.write(batch("A", 4, 0, 4))
+	s.result("A", "ready")
+	s.write(batch("B", 4, 0, 4))
+	r.happens("queued", "B")
+	o := run(t, nil, "pd-recv", "take", r.endpoint, "a")
+	if o.code != 1 || o.stdout != "" || !lineWith(o.stderr, "unknown_request", `"a"`) {
+		t.Errorf("taking what nobody sent: %+v", o)
+	}
+	var stat struct {
+		Requests []struct {
+			ReqID string `json:"req_id"`
+			State string
+			Age   int `json:"age_ms"`
+		}
+		Queue []struct{ Need, Lacks int }
+	}
+	if err := json.Unmarshal([]byte(output(t, 0, "pd-recv", "stat", r.endpoint)), &stat); err != nil {
+		t.Fatal(err)
+	}
+	if r.happened("expired", "A") == 0 {
+		if len(stat.Requests) != 2 || stat.Requests[0].State != "ready" || stat.Requests[0].Age <= 0 || len(stat.Queue) != 1 || stat.Queue[0].Lacks != 4 {
+			t.Errorf("while it waits to be read: %+v", stat)
+		}
+	}
+	r.happens("expired", "A")
+	s.result("B", "ready")
+	if c := r.stat().Counters; c["expired_unread"] < 1 || c["expired"] != 0 {
+		t.Errorf("counters: %v", c)
+	}
+	s.ends(0)
+}
+
+// F47: four senders are there before their two receivers, a fifth comes later.
+func TestSendersComeFirst(t *testing.T) {
+	t.Parallel()
+	endpoints := []string{"tcp://127.0.0.1:" + freePort(t), "tcp://127.0.0.1:" + freePort(t)}
+	var senders []*fed
+	begin := func() {
+		i := len(senders)
+		s := feed(t, "pd-send", "--to", endpoints[0], "--to", endpoints[1], "--name", fmt.Sprint("send-", i))
+		s.write(batch(fmt.Sprint("A", i), 2, 0, 2, `"to":0`), batch(fmt.Sprint("B", i), 2, 0, 2, `"to":1`))
+		senders = append(senders, s)
+	}
+	for range 4 {
+		begin()
+	}
+	var receivers []*receiver
+	for _, endpoint := range endpoints {
+		receivers = append(receivers, receiveAt(t, endpoint, 20))
+	}
+	begin()
+	for i, s := range senders {
+		s.result(fmt.Sprint("A", i), "ready")
+		s.result(fmt.Sprint("B", i), "ready")
+	}
+	for _, r := range receivers {
+		if stat := r.stat(); len(stat.Senders) != 5 {
+			t.Errorf("%s has the senders %+v", r.endpoint, stat.Senders)
+		} else {
+			for i, s := range stat.Senders {
+				if s.Sender != fmt.Sprint("send-", i) || s.Requests != 1 || !s.Attached {
+					t.Errorf("%s has the sender %+v", r.endpoint, s)
+				}
+			}
+		}
+	}
+	for _, s := range senders {
+		s.ends(0)
+	}
+}
+
+// F48: a sender of another protocol version, slot size or engine is refused when it
+// attaches, with both values, and others are served.
+func TestMisfitIsNamedAtAttach(t *testing.T) {
+	t.Parallel()
+	r := receive(t, 10)
+	p := dial(t, r)
+	for _, tt := range []struct {
+		attach wire.AttachRequest
+		says   []string
+	}{
+		{wire.AttachRequest{Version: wire.ProtocolVersion + 1, Engines: []string{"shm"}}, []string{"version 2", "receiver 1"}},
+		{wire.AttachRequest{Version: 0, Engines: []string{"shm"}}, []string{"version 0", "receiver 1"}},
+		{wire.AttachRequest{Version: wire.ProtocolVersion, SlotSize: 2 * chunkSize, Engines: []string{"shm"}}, []string{"2048 bytes", "1024"}},
+		{wire.AttachRequest{Version: wire.ProtocolVersion, Engines: []string{"ucx"}}, []string{"ucx", "shm"}},
+	} {
+		m, err := p.Call(&tt.attach)
+		resp, ok := m.(*wire.AttachResponse)
+		if err != nil || !ok || resp.Code != wire.CodeBadRequest || len(resp.Token) > 0 || len(resp.Regions) > 0 {
+			t.Fatalf("%+v is answered with %+v, %v", tt.attach, m, err)
+		}
+		for _, text := range tt.says {
+			if !strings.Contains(resp.Error, text) {
+				t.Errorf("of %+v is said %q, want %q", tt.attach, resp.Error, text)
+			}
+		}
+	}
+	// LMCache's messages name the kind of memory: another dtype has another size.
+	for _, dtype := range []string{"fp8", "bfloat16", "float64"} {
+		m := p.request("dtype "+dtype, 1, true, "k")
+		m.Dtype = dtype
+		if resp := p.call(m); dtype == "fp8" != (resp.Code == "") {
+			t.Errorf("chunks of %d %s are answered with %+v", chunkSize, dtype, resp)
+		}
+	}
+	s := send(t, r)
+	s.write(batch("A", 4, 0, 4))
+	s.result("A", "ready")
+	s.ends(0)
+}
+
+// F50: the same numbers and texts in other forms; what is answered has the shortest.
+func TestFormsOfNumbers(t *testing.T) {
+	t.Parallel()
+	r := receive(t, 300)
+	p := lmcache(t, r)
+	head := func(n int) string { return string([]byte{0x80 | byte(n)}) }
+	text := func(s string) string { return string([]byte{0xa0 | byte(len(s))}) + s }
+	send := func(total, key string) *wire.AllocResponse {
+		id := fmt.Sprintf("%x", total+key)
+		payload := head(9) + text("type") + text("AllocRequest") + text("keys") + "\x91" + key +
+			text("fmt") + "\x04" + text("shape") + "\x91\xcd\x04\x00" + text("dtype") + text("uint8") +
+			text("last_chunk_toks") + "\xd1\x04\x00" + text("req_id") + "\xd9" + string([]byte{byte(len(id))}) + id +
+			text("is_last_batch") + "\xc2" + text("total_chunks") + total
+		if _, err := p.SendPayload([]byte(payload)); err != nil {
+			t.Fatal(err)
+		}
+		_, answer, err := p.RecvPayload(patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := wire.Decode(answer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if shortest := wire.Append(nil, m); string(shortest) != string(answer) {
+			t.Errorf("the answer is\n%x, could be\n%x", answer, shortest)
+		}
+		return m.(*wire.AllocResponse)
+	}
+	for _, total := range []string{
+		"\x08", "\xcc\x08", "\xcd\x00\x08", "\xce\x00\x00\x00\x08", "\xcf\x00\x00\x00\x00\x00\x00\x00\x08",
+		"\xd0\x08", "\xd1\x00\x08", "\xd2\x00\x00\x00\x08", "\xd3\x00\x00\x00\x00\x00\x00\x00\x08",
+	} {
+		granted(t, send(total, "\xa1k"), 1)
+	}
+	for _, key := range []string{"\xd9\x01k", "\xda\x00\x01k", "\xdb\x00\x00\x00\x01k"} {
+		granted(t, send("\x08", key), 1)
+	}
+	for _, tt := range [][2]string{{"\x08", "\xc4\x01k"}, {"\xcb\x40\x20\x00\x00\x00\x00\x00\x00", "\xa1k"}, {"\xa18", "\xa1k"}, {"\xc0", "\xa1k"}} {
+		refused(t, send(tt[0], tt[1]), wire.CodeBadRequest, 1)
+	}
+	for _, index := range []string{"\xff", "\xd0\xff", "\xd1\xff\xff", "\xd2\xff\xff\xff\xff", "\xd3\xff\xff\xff\xff\xff\xff\xff\xff"} {
+		m, err := wire.Decode([]byte(head(2) + text("type") + text("AllocResponse") + text("remote_indexes") + "\x91" + index))
+		if err != nil || m.(*wire.AllocResponse).RemoteIndexes[0] != -1 {
+			t.Errorf("index %x is read as %+v, %v", index, m, err)
+		}
+	}
 }

@@ -1,0 +1,548 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pebbe/zmq4"
+	"golang.org/x/sys/unix"
+
+	"github.com/pd-tools/pd-tools/internal/built"
+	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/wire"
+)
+
+// Reported failures that need load: many requests, many peers, many signals, few
+// descriptors. Numbers are as in reports_test.go.
+
+// F14: who is alive keeps what it has however slow it is, and waiting costs a
+// request nothing of its lease; who is silent is expired.
+func TestSlowSenderKeepsItsLease(t *testing.T) {
+	t.Parallel()
+	const lease = time.Second
+	r := receive(t, 4, "--lease", lease.String())
+	a, b := send(t, r), send(t, r)
+	a.write(batch("A", 4, 0, 1))
+	r.happens("admitted", "A")
+	b.write(batch("B", 4, 0, 4))
+	r.happens("queued", "B")
+	for i := range 3 {
+		time.Sleep(lease + lease/5) // the pace of the sender is what this is about
+		a.write(batch("A", 4, i+1, 1))
+	}
+	a.result("A", "ready")
+	r.drop("A")
+	b.result("B", "ready")
+	if waited := r.happens("admitted", "B")["waited_ms"].(float64); waited < 3000 {
+		t.Errorf("B waited %v ms: less than its lease proves nothing", waited)
+	}
+	if n := len(r.lines("event", "expired")); n > 0 {
+		t.Errorf("%d requests of senders that live expired", n)
+	}
+	r.drop("B")
+	attached(t, r, "silent").alloc("C", 4, false, "C-0")
+	r.happens("expired", "C")
+	a.ends(0)
+	b.ends(0)
+	r.empty()
+}
+
+// F38: a thousand requests of peers that are gone when they are answered: nothing
+// blocks, the slots are back, and it is counted.
+func TestGoneBeforeTheAnswer(t *testing.T) {
+	t.Parallel()
+	const peers, each = 50, 20
+	r := receive(t, 4, "--legacy-lease", "500ms", "--admit-timeout", "500ms")
+	var all []*peer
+	for range peers {
+		p := lmcache(t, r)
+		p.cancel("none") // it is connected
+		all = append(all, p)
+	}
+	r.kill(syscall.SIGSTOP)
+	for i, p := range all {
+		for j := range each {
+			id := fmt.Sprintf("G%d-%d", i, j)
+			p.ask(p.request(id, 4, false, id))
+		}
+	}
+	for _, p := range all {
+		p.Close() // what it has sent is on its way
+	}
+	r.kill(syscall.SIGCONT)
+	s := r.settles("all that was asked has ended", func(s snapshot) bool {
+		return s.Counters["expired"]+s.Counters["timed_out"] == peers*each && s.Slots.Free == 4
+	})
+	if s.Counters["undeliverable"] == 0 {
+		t.Errorf("counters: %v", s.Counters)
+	}
+	good := send(t, r)
+	good.write(batch("good", 4, 0, 4))
+	good.result("good", "ready")
+	good.ends(0)
+}
+
+// F39: sixteen requests at once of each of two senders, and cancels in between.
+// Built with the race detector where the tests are.
+func TestCancelStorm(t *testing.T) {
+	t.Parallel()
+	const rounds, atOnce = 15, 16
+	r := receive(t, 20, "--sink")
+	senders := []*fed{send(t, r), send(t, r)}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	ends := map[string]int{}
+	for round := range rounds {
+		var ids [2][]string
+		for i, s := range senders {
+			var lines []string
+			for n := range atOnce {
+				id := fmt.Sprintf("S%d-%d-%d", i, round, n)
+				ids[i] = append(ids[i], id)
+				lines = append(lines, batch(id, 4, 0, 2))
+			}
+			for _, id := range ids[i] {
+				second := batch(id, 4, 2, 2)
+				if rnd.IntN(2) == 0 {
+					second = cancelLine(id)
+				}
+				lines = append(lines, second)
+			}
+			rnd.Shuffle(atOnce, func(a, b int) { lines[atOnce+a], lines[atOnce+b] = lines[atOnce+b], lines[atOnce+a] })
+			s.write(lines...)
+		}
+		for i, s := range senders {
+			for _, id := range ids[i] {
+				ends[s.event("req_id", id).str("status")]++
+			}
+		}
+	}
+	for i, s := range senders {
+		if n := len(s.lines()); n != rounds*atOnce {
+			t.Errorf("sender %d tells %d ends, had %d requests", i, n, rounds*atOnce)
+		}
+		s.ends(0)
+	}
+	c := r.empty().Counters
+	if ends["ready"]+ends["cancelled"] != 2*rounds*atOnce || c["released"] != ends["ready"] || ends["cancelled"] == 0 || ends["ready"] == 0 {
+		t.Errorf("ends %v, counters %v", ends, c)
+	}
+}
+
+// F40: signals that mean nothing, in a tight loop to all four programs under load:
+// each request is ready once, nobody ends.
+func TestSignalsThatMeanNothing(t *testing.T) {
+	t.Parallel()
+	const storm = 4 * time.Second
+	r, monitor := watched(t, 20, "--sink")
+	proxy, to := proxied(t)
+	s := send(t, r, "--proxy", to)
+	top := start(t, nil, "pd-top", "--json", "-d", "250ms", monitor)
+	top.until("a line", func() bool { return len(top.out) > 0 })
+
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	for _, p := range []*program{r.program, s.program, proxy, top} {
+		all.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				for _, sig := range []syscall.Signal{syscall.SIGURG, syscall.SIGWINCH, syscall.SIGCHLD, syscall.SIGCONT} {
+					p.kill(sig)
+				}
+				time.Sleep(100 * time.Microsecond) // else little else runs where there are few processors
+			}
+		})
+	}
+	var ids []string
+	for began := time.Now(); time.Since(began) < storm; {
+		var lines []string
+		for range 10 {
+			id := fmt.Sprint("R", len(ids))
+			ids = append(ids, id)
+			lines = append(lines, batch(id, 4, 0, 2), batch(id, 4, 2, 2))
+		}
+		s.write(lines...)
+		s.until("the ends of all", func() bool { return len(s.out) >= len(ids) })
+	}
+	close(stop)
+	all.Wait()
+	s.tells(len(ids), "ready")
+	proxy.tells(len(ids), "ready")
+	for _, p := range []*program{r.program, proxy, top} {
+		if p.within(0, func() bool { return p.ended }) {
+			t.Errorf("%s ended with %d: %s", p.name, p.status, tail(p.stderr(), 1000))
+		}
+	}
+	s.ends(0)
+	r.empty()
+	t.Logf("%d requests", len(ids))
+}
+
+// tells waits for the ends of so many requests, which must all be different and
+// have this status.
+func (p *program) tells(n int, status string) {
+	p.t.Helper()
+	p.until(fmt.Sprintf("%d ends", n), func() bool { return len(p.out) >= n })
+	seen := map[string]bool{}
+	for _, l := range p.lines() {
+		if id := l.str("req_id"); seen[id] || l.str("status") != status {
+			p.t.Errorf("%s tells %v, told %s before: %v", p.name, l, id, seen[id])
+		} else {
+			seen[id] = true
+		}
+	}
+	if len(seen) != n {
+		p.t.Errorf("%s tells %d ends, want %d", p.name, len(seen), n)
+	}
+}
+
+// limited is a program's name with which it starts under a limit of the shell's.
+func limited(t *testing.T, ulimit, name string) string {
+	t.Helper()
+	f, err := os.CreateTemp(bin, "limited-")
+	if err == nil {
+		_, err = fmt.Fprintf(f, "#!/bin/sh\nulimit %s && exec %s/%s \"$@\"\n", ulimit, bin, name)
+	}
+	if err == nil {
+		err = f.Chmod(0o700)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	return filepath.Base(f.Name())
+}
+
+// F41: 64 descriptors and a hundred senders: who is connected is served, the
+// others are refused aloud, and are served when there is room.
+func TestFewDescriptors(t *testing.T) {
+	t.Parallel()
+	p := start(t, nil, limited(t, "-n 64", "pd-recv"), "--listen", "tcp://127.0.0.1:*", "--buffer-size", "10KiB", "--chunk-size", "1KiB", "--sink")
+	r := &receiver{program: p, endpoint: p.event("event", "listening").str("endpoint")}
+	r.says("at most 64 files can be open")
+	s := send(t, r)
+	transfer := func(s *fed, id string) {
+		t.Helper()
+		s.write(batch(id, 4, 0, 4))
+		s.result(id, "ready")
+		r.happens("released", id)
+	}
+	transfer(s, "A")
+	var crowd []*peer
+	for range 100 {
+		crowd = append(crowd, dial(t, r))
+	}
+	r.says("no more files can be opened")
+	transfer(s, "B")
+	for _, p := range crowd {
+		p.Kill()
+	}
+	late := send(t, r)
+	transfer(late, "C")
+	late.ends(0)
+	s.ends(0)
+	r.empty()
+}
+
+// F41: 5,000 transfers of one sender leave no descriptor and no connection.
+func TestManyTransfers(t *testing.T) {
+	t.Parallel()
+	const transfers = 5000
+	r := receive(t, 64, "--sink")
+	_, to := proxied(t)
+	s := send(t, r, "--proxy", to)
+	s.write(batch("first", 1, 0, 1))
+	s.result("first", "ready")
+	r.happens("released", "first")
+	before := [2]int{len(openFiles(r.program)), len(openFiles(s.program))}
+	for i := range transfers {
+		s.write(batch(fmt.Sprint("R", i), 1, 0, 1))
+	}
+	s.tells(transfers+1, "ready")
+	r.empty()
+	eventually(t, "as few files to be open as before", func() bool {
+		return len(openFiles(r.program)) <= before[0] && len(openFiles(s.program)) <= before[1]
+	})
+	_, port, _ := strings.Cut(strings.TrimPrefix(r.endpoint, "tcp://"), ":")
+	n, _ := strconv.Atoi(port)
+	left := 0
+	for line := range strings.Lines(read(t, "/proc/net/tcp")) {
+		f := strings.Fields(line)
+		if len(f) > 3 && f[3] == "06" && (strings.HasSuffix(f[1], fmt.Sprintf(":%04X", n)) || strings.HasSuffix(f[2], fmt.Sprintf(":%04X", n))) {
+			left++
+		}
+	}
+	if left > 20 { // r.stat and its like leave some
+		t.Errorf("%d connections in TIME_WAIT after %d transfers", left, transfers)
+	}
+	s.ends(0)
+}
+
+// F57: who waits is told of once, and waiting costs nothing.
+func TestSaturatedAndQuiet(t *testing.T) {
+	t.Parallel()
+	const measured = 5 * time.Second
+	r := receive(t, 10)
+	full(t, r)
+	var waiters []*fed
+	for i := range 5 {
+		s := send(t, r)
+		id := fmt.Sprint("W", i)
+		s.write(batch(id, 8, 0, 8))
+		r.happens("queued", id)
+		waiters = append(waiters, s)
+	}
+	programs := []*program{r.program}
+	for _, s := range waiters {
+		programs = append(programs, s.program)
+	}
+	said := func() (n int) {
+		for _, p := range programs {
+			n += strings.Count(p.stderr(), "\n") + len(p.stdout())
+		}
+		return n
+	}
+	lines := said()
+	before := make([]time.Duration, len(programs))
+	for i, p := range programs {
+		before[i] = p.cpu()
+	}
+	time.Sleep(measured)
+	for i, p := range programs {
+		share, most := float64(p.cpu()-before[i])/float64(measured), 0.05
+		if built.Race {
+			most = 0.25
+		}
+		if share > most {
+			t.Errorf("%s takes %.1f%% of a core while it waits", p.name, 100*share)
+		}
+	}
+	if n := said() - lines; n > 0 {
+		t.Errorf("%d lines while nothing happened", n)
+	}
+}
+
+// cpu is the processor's time that a program has taken.
+func (p *program) cpu() time.Duration {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	// utime and stime are the 12th and 13th field behind the name, in hundredths.
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	user, _ := strconv.Atoi(f[11])
+	system, _ := strconv.Atoi(f[12])
+	return time.Duration(user+system) * 10 * time.Millisecond
+}
+
+// F35: notifications that nobody waits for yet are told when somebody reads; a
+// hundred thousand that stay incomplete take bounded memory and are counted.
+func TestProxyIsFlooded(t *testing.T) {
+	t.Parallel()
+	const flood = 100_000
+	out, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	p := startWith(t, with{stdout: w}, "pd-proxy", "--listen", "tcp://127.0.0.1:*", "--expect", "2")
+	w.Close()
+	endpoint := listening(p)
+	ctx, err := sock.NewContext()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ctx.Close()
+	push, err := ctx.Dial(zmq4.PUSH, endpoint, sock.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer push.Close()
+	notify := func(id string) {
+		for sock.Send(push, wire.Append(nil, &wire.ProxyNotif{ReqID: id})) != nil {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	notify("A")
+	notify("A")
+	notify("B") // whose client leaves: no second one
+	for i := range flood {
+		notify(fmt.Sprint("nobody asks ", i))
+	}
+	notify("C")
+	notify("C")
+	buf := make([]byte, 100)
+	for got := ""; got != "A\nC\n"; {
+		n, err := out.Read(buf)
+		if got += string(buf[:n]); err != nil || len(got) > 4 {
+			t.Fatalf("printed %q, %v", got, err)
+		}
+	}
+	if rss := p.resident(); rss > 200<<20 {
+		t.Errorf("it takes %d MiB", rss>>20)
+	}
+	p.kill(syscall.SIGTERM)
+	if code := p.exits(); code != 0 || !strings.Contains(p.stderr(), "2 ready") || !strings.Contains(p.stderr(), "65535 pending") ||
+		!strings.Contains(p.stderr(), fmt.Sprintf("%d forgotten", flood+1+1-65_536)) {
+		t.Errorf("exit %d; %s", code, p.stderr())
+	}
+}
+
+// resident is the memory that a program has, bytes.
+func (p *program) resident() int {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.cmd.Process.Pid))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	pages, _ := strconv.Atoi(strings.Fields(string(b))[1])
+	return pages * os.Getpagesize()
+}
+
+// F54: twenty monitors at once, some of them stopped, and one that asks for
+// snapshots and reads none: no request fails, and the rate stays.
+func TestMonitorsThatStop(t *testing.T) {
+	t.Parallel()
+	const tops, stopped, requests = 20, 5, 200
+	r, monitor := watched(t, 64, "--sink")
+	s := send(t, r)
+	next := 0
+	rate := func() time.Duration {
+		began := time.Now()
+		from := next
+		for ; next < from+requests; next++ {
+			s.write(batch(fmt.Sprint("R", next), 4, 0, 4))
+		}
+		s.until("the ends of all", func() bool { return len(s.out) >= next })
+		return time.Since(began)
+	}
+	rate()
+	alone := min(rate(), rate())
+	var watching []*program
+	for range tops {
+		p := start(t, nil, "pd-top", "--json", "-d", "1s", monitor)
+		watching = append(watching, p)
+	}
+	for _, p := range watching {
+		p.until("a line", func() bool { return len(p.out) > 0 })
+	}
+	for _, p := range watching[:stopped] {
+		p.kill(syscall.SIGSTOP)
+	}
+	deaf := dial(t, r)
+	for range 500 {
+		deaf.ask(&wire.StatRequest{})
+	}
+	beside := min(rate(), rate(), rate())
+	t.Logf("%d requests take %v, beside %d monitors %v", requests, alone, tops, beside)
+	// Twenty programs that draw take the processor, too: what must not happen is
+	// that somebody waits for one that is stopped.
+	if beside > 10*alone+time.Second {
+		t.Errorf("%d requests take %v, beside %d monitors %v", requests, alone, tops, beside)
+	}
+	s.tells(next, "ready")
+	s.ends(0)
+	if c := r.empty().Counters; c["ready"] != next || c["expired"]+c["rejected"] > 0 {
+		t.Errorf("counters: %v", c)
+	}
+}
+
+// F60, F62, F63: without flags that say otherwise nothing listens but on this
+// host, and a sender without a proxy has no connection but to its receiver.
+func TestListensOnThisHostOnly(t *testing.T) {
+	t.Parallel()
+	r := receive(t, 10, "--monitor", "tcp://127.0.0.1:*")
+	proxy, _ := proxied(t)
+	s := send(t, r)
+	s.write(batch("A", 1, 0, 1))
+	s.result("A", "ready")
+	for _, p := range []*program{r.program, proxy, s.program} {
+		for _, l := range tcpSockets(t, p) {
+			if l.listens && !strings.HasPrefix(l.local, "0100007F:") {
+				t.Errorf("%s listens on %s", p.name, l.local)
+			}
+		}
+	}
+	if n := len(tcpSockets(t, s.program)); n != 1 {
+		t.Errorf("a sender without a proxy has %d connections", n)
+	}
+	s.ends(0)
+	if !strings.Contains(s.stderr(), "notices were off") {
+		t.Errorf("the summary: %s", s.stderr())
+	}
+	for name, endpoints := range map[string][]string{"pd-recv": {"7600", "7602"}, "pd-proxy": {"7700"}} {
+		help := output(t, 0, name, "--help")
+		for _, port := range endpoints {
+			if !strings.Contains(help, "tcp://127.0.0.1:"+port) {
+				t.Errorf("%s has another default than 127.0.0.1:%s", name, port)
+			}
+		}
+	}
+}
+
+type tcpSocket struct {
+	local   string // as the kernel prints it
+	listens bool
+}
+
+// tcpSockets are those of a program, of both families.
+func tcpSockets(t *testing.T, p *program) (list []tcpSocket) {
+	t.Helper()
+	files := openFiles(p)
+	for _, table := range []string{"tcp", "tcp6"} {
+		b, err := os.ReadFile("/proc/net/" + table)
+		if err != nil {
+			continue // no IPv6 here
+		}
+		for line := range strings.Lines(string(b)) {
+			if f := strings.Fields(line); len(f) > 9 && slices.Contains(files, "socket:["+f[9]+"]") {
+				list = append(list, tcpSocket{f[1], f[3] == "0A"})
+			}
+		}
+	}
+	return list
+}
+
+// F60: IPv6 addresses in brackets, names, free ports; the endpoint that is told is
+// one that a peer can use.
+func TestAddresses(t *testing.T) {
+	t.Parallel()
+	listens := []string{"tcp://127.0.0.1:*", "tcp://127.0.0.1:0", "tcp://localhost:*"}
+	if fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM, 0); err == nil {
+		if unix.Bind(fd, &unix.SockaddrInet6{Addr: [16]byte{15: 1}}) == nil {
+			listens = append(listens, "tcp://[::1]:*")
+		}
+		unix.Close(fd)
+	}
+	for _, listen := range listens {
+		p := start(t, nil, "pd-recv", "--listen", listen, "--buffer-size", "10KiB", "--chunk-size", "1KiB")
+		r := &receiver{program: p, endpoint: p.event("event", "listening").str("endpoint")}
+		if strings.HasSuffix(r.endpoint, ":*") || strings.HasSuffix(r.endpoint, ":0") {
+			t.Errorf("%s listens on %s", listen, r.endpoint)
+		}
+		s := send(t, r)
+		s.write(batch("A", 2, 0, 2))
+		s.result("A", "ready")
+		if r.take("A") != pattern(chunkSize, keys("A", 0, 2)...) {
+			t.Errorf("other bytes by %s", r.endpoint)
+		}
+		s.ends(0)
+	}
+	for listen, says := range map[string]string{
+		"tcp://[::1]": "no port", "tcp://::1:7400": "tcp://[::1]:PORT", "tcp://::1": "[", "tcp://127.0.0.1:70000": "0 to 65535",
+	} {
+		run(t, nil, "pd-recv", "--listen", listen).wrongUsage(t, says)
+	}
+}
