@@ -361,7 +361,7 @@ func TestProxyIsFlooded(t *testing.T) {
 	p := startWith(t, with{stdout: w}, "pd-proxy", "--listen", "tcp://127.0.0.1:*", "--expect", "2")
 	w.Close()
 	endpoint := listening(p)
-	ctx, err := sock.NewContext()
+	ctx, err := sock.NewContext(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
