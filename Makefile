@@ -15,6 +15,7 @@ demo: build
 test: setup lint build-interop
 	@scripts/interop/run || test $$? = 77
 	@scripts/interop/run nixl || test $$? = 77
+	go test -count=1 -run TestReadmeTables ./internal/plan
 	go test -race -timeout 20m ./...
 
 # LMCache's peers, in Python, against our programs. Fails where it cannot run; make

@@ -91,6 +91,8 @@ output takes at --decode-rate.
 			cli.Var(&o.Consume, "consume", "TIME", "100ms", "how long the decoder keeps a ready request", cli.Delay),
 			cli.Var(&o.ConsumeToken, "consume-per-token", "TIME", "0s", "and for each of its tokens", cli.Delay),
 			cli.Var(&o.DecodeRate, "decode-rate", "N", "", "and until its output is decoded, at N tokens a second; needs a trace", cli.Factor),
+			cli.Var(&o.LostEvery, "lost-every", "N", "", "of every N requests one loses its sender as soon as that has slots; 0 or inf: none", cli.Count),
+			cli.Var(&o.Lease, "lease", "TIME", "15s", "until such a sender is given up", cli.Delay),
 			cli.Bool(&o.json, "json", "print a JSON object a line instead of a table"),
 			cli.Var(&o.plot, "plot", "FILE", "", "draw wait against buffer size into FILE.svg", svgFile),
 		},
@@ -343,7 +345,7 @@ func runLine(kind string, r *plan.Result) map[string]any {
 	}
 	line := map[string]any{
 		"kind": kind, "admission": r.Policy.Mode.String(), "overtake": r.Policy.Overtake, "slots": r.Slots, "buffer_size": r.Bytes,
-		"requests": r.Requests, "ready": r.Ready, "timed_out": r.TimedOut, "too_large": r.TooLarge, "refused": r.Refused, "stuck": r.Stuck,
+		"requests": r.Requests, "ready": r.Ready, "timed_out": r.TimedOut, "too_large": r.TooLarge, "refused": r.Refused, "lost": r.Lost, "stuck": r.Stuck,
 		"admit_wait_ms": spread(r.Wait), "admit_wait_large_ms": spread(r.Large), "to_ready_ms": spread(r.ToReady),
 		"utilisation": r.Utilisation, "promised": r.Promised, "peak": r.Peak, "span_s": r.Span.Seconds(),
 		"goodput_bytes_per_s": r.Goodput, "requests_per_s": r.Rate, "deadlocks": r.Deadlocks,

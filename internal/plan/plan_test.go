@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -271,22 +272,32 @@ func TestReadSays(t *testing.T) {
 	}
 }
 
-// TestTrace replays the real trace, from $PD_TRACE or beside the repository:
-// within 2 s for a policy and size.
-func TestTrace(t *testing.T) {
+// traceFile is the real trace: $PD_TRACE, or the one beside the repository.
+func traceFile(t *testing.T) []byte {
+	t.Helper()
 	name := os.Getenv("PD_TRACE")
 	if name == "" {
 		name = filepath.Join("../../../shared/data/mooncake_conversation_head.jsonl")
 	}
-	f, err := os.Open(name)
+	text, err := os.ReadFile(name)
 	if err != nil {
 		t.Skipf("NOT RUN: no trace: %v; name one with PD_TRACE", err)
 	}
-	defer f.Close()
-	l, err := Read(f, name, Options{BytesPerToken: 131_072, TokensPerChunk: 256, Batch: 8})
+	return text
+}
+
+func readTrace(t *testing.T, text []byte) *Load {
+	t.Helper()
+	l, err := Read(bytes.NewReader(text), "trace", Options{BytesPerToken: 131_072, TokensPerChunk: 256, Batch: 8})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return l
+}
+
+// TestTrace replays the real trace: within 2 s for a policy and size.
+func TestTrace(t *testing.T) {
+	l := readTrace(t, traceFile(t))
 	w := World{Pace: 1, Senders: 2, LinkRate: 12_500_000_000, RoundTrip: ms(1), AdmitTimeout: 30 * time.Second, Consume: ms(100)}
 	for _, slots := range []int{128, 512, 2048} {
 		for _, p := range []Policy{reserve, overtaking(8), serial, none} {
@@ -301,6 +312,129 @@ func TestTrace(t *testing.T) {
 			if slots == 128 && (r.Deadlocks > 0) != (p == none) {
 				t.Errorf("%v with %d slots: %d deadlocks", p, slots, r.Deadlocks)
 			}
+		}
+	}
+}
+
+// TestReadmeTables makes the tables of the README's "Sizing the buffer" anew from
+// the real trace, with the defaults of pd-recv plan. make test runs it by itself.
+func TestReadmeTables(t *testing.T) {
+	if built.Race {
+		t.Skip("takes minutes with the race detector")
+	}
+	text := traceFile(t)
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := readTrace(t, text)
+	world := World{Pace: 1, Senders: 1, LinkRate: 12_500_000_000, RoundTrip: 200 * time.Microsecond, AdmitTimeout: 30 * time.Second, Consume: ms(100)}
+	for _, rows := range [][]func() string{policyRows(l, world), overtakeRows(t, l, text, world), leaseRows(l, world)} {
+		for _, row := range rows {
+			if line := row(); !strings.Contains(string(readme), "\n"+line+"\n") {
+				t.Errorf("the README has not this row: %s", line)
+			}
+		}
+	}
+}
+
+func policyRows(l *Load, w World) (rows []func() string) {
+	for _, size := range []struct {
+		slots    int
+		policies []Policy
+	}{
+		{241, []Policy{reserve, overtaking(8), serial, none}},
+		{482, []Policy{reserve, overtaking(8), overtaking(64), serial, none}},
+		{964, []Policy{reserve, serial, none}},
+		{1928, []Policy{reserve}},
+	} {
+		for _, p := range size.policies {
+			rows = append(rows, func() string {
+				r := Run(l, w, p, size.slots)
+				return fmt.Sprintf("| %s, %d slots | %v | %d | %s | %s | %s / %s / %s | %s | %.0f%% |", Size(r.Bytes), r.Slots, p, r.Ready,
+					count(r.TimedOut), count(r.TooLarge), Time(r.Wait.P50), Time(r.Wait.P99), Time(r.Wait.Max), Time(r.Large.P99), 100*r.Utilisation)
+			})
+		}
+	}
+	return rows
+}
+
+// overtakeRows have the waits that 99 of 100 do not exceed: of all requests, and
+// of the largest tenth.
+func overtakeRows(t *testing.T, l *Load, text []byte, w World) (rows []func() string) {
+	lines := bytes.SplitAfter(text, []byte("\n"))
+	half := len(lines) / 2
+	first, second := readTrace(t, bytes.Join(lines[:half], nil)), readTrace(t, bytes.Join(lines[half:], nil))
+	for _, row := range []struct {
+		name  string
+		load  *Load
+		pace  float64
+		slots int
+	}{
+		{"as it is", l, 1, 482}, {"its first half", first, 1, 482}, {"its second half", second, 1, 482},
+		{"1.5 times as fast", l, 1.5, 482}, {"twice as fast", l, 2, 482},
+		{"as it is", l, 1, 964}, {"1.5 times as fast", l, 1.5, 964}, {"twice as fast", l, 2, 964},
+	} {
+		rows = append(rows, func() string {
+			w := w
+			w.Pace = row.pace
+			line := fmt.Sprintf("| %d | %s |", row.slots, row.name)
+			for _, n := range []int{0, 4, 8, 16, 64} {
+				r := Run(row.load, w, overtaking(n), row.slots)
+				line += fmt.Sprintf(" %s / %s |", Time(r.Wait.P99), Time(r.Large.P99))
+			}
+			return line
+		})
+	}
+	return rows
+}
+
+// leaseRows have the wait that 99 of 100 requests do not exceed, and how many
+// wait too long.
+func leaseRows(l *Load, w World) (rows []func() string) {
+	for _, slots := range []int{482, 964} {
+		for _, every := range []int{1000, 100} {
+			rows = append(rows, func() string {
+				w := w
+				w.LostEvery = every
+				line := fmt.Sprintf("| %d | 1 of %d |", slots, every)
+				for _, lease := range []time.Duration{time.Second, 5 * time.Second, 15 * time.Second, 30 * time.Second, 60 * time.Second} {
+					w.Lease = lease
+					r := Run(l, w, reserve, slots)
+					line += " " + Time(r.Wait.P99)
+					if r.TimedOut > 0 {
+						line += fmt.Sprintf(", %d time out", r.TimedOut)
+					}
+					line += " |"
+				}
+				return line
+			})
+		}
+	}
+	return rows
+}
+
+// TestLost: a sender that is lost keeps what its request has reserved until its
+// lease is over, and who waits for that waits as long.
+func TestLost(t *testing.T) {
+	w := small
+	w.Senders, w.LostEvery, w.Lease = 2, 2, 5*time.Second
+	r := Run(read(t, lines("A 1 0", "B 3 0", "C 2 0"), 2), w, reserve, 4)
+	if r.Ready != 2 || r.Lost != 1 || r.Stuck != 0 || r.Wait.Max != 5*time.Second || !r.Meets(5*time.Second) || r.Meets(4*time.Second) {
+		t.Errorf("%+v", r)
+	}
+	l := read(t, random(1, 60), 3)
+	for _, p := range []Policy{reserve, overtaking(3), serial, none} {
+		w := small
+		w.LostEvery, w.Lease = 7, time.Second
+		s := newSim(l, w, p, 20)
+		s.run()
+		r := s.result(p)
+		if promised, held, quarantined, free := s.machine.Usage(); free != 20 {
+			t.Errorf("%v: at the end %d promised, %d held, %d quarantined", p, promised, held, quarantined)
+		}
+		if r.Lost == 0 || r.Ready+r.Lost+r.TimedOut+r.TooLarge != r.Requests {
+			t.Errorf("%v: %+v", p, r)
 		}
 	}
 }

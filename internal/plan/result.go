@@ -10,7 +10,7 @@ import (
 )
 
 // Result is what a run showed. Every request is one of Ready, TimedOut,
-// TooLarge, Refused and Stuck.
+// TooLarge, Refused, Lost and Stuck.
 type Result struct {
 	Policy Policy
 	Slots  int
@@ -21,6 +21,7 @@ type Result struct {
 	TimedOut int
 	TooLarge int // for the buffer
 	Refused  int // for another reason
+	Lost     int // with their sender, as the World wants it
 	Stuck    int // never admitted, nor timed out as no time-out is set
 
 	Wait    Spread // for admission; those that timed out count with the time they waited
@@ -84,6 +85,7 @@ type tally struct {
 	consumed                    int
 	bytes                       int64
 	timedOut, tooLarge, refused int
+	lost                        int
 	why                         string // the first refusal
 
 	started       bool
@@ -173,11 +175,11 @@ func (s *sim) result(p Policy) Result {
 	t := &s.tally
 	r := Result{
 		Policy: p, Slots: s.slots, Bytes: int64(s.slots) * s.load.ChunkBytes, Requests: len(s.states),
-		Ready: t.consumed, TimedOut: t.timedOut, TooLarge: t.tooLarge, Refused: t.refused,
+		Ready: t.consumed, TimedOut: t.timedOut, TooLarge: t.tooLarge, Refused: t.refused, Lost: t.lost,
 		Wait: spread(t.wait), Large: spread(t.largeWait), ToReady: spread(t.toReady),
 		Span: t.to - t.from, Peak: t.peak, Deadlocks: t.deadlocks, Deadlock: t.firstDeadlock,
 	}
-	r.Stuck = r.Requests - r.Ready - r.TimedOut - r.TooLarge - r.Refused
+	r.Stuck = r.Requests - r.Ready - r.TimedOut - r.TooLarge - r.Refused - r.Lost
 	if used := float64(t.last-t.from) * float64(s.slots); used > 0 {
 		r.Utilisation, r.Promised = t.heldTime/used, t.promisedTime/used
 	}
@@ -187,10 +189,10 @@ func (s *sim) result(p Policy) Result {
 	return r
 }
 
-// Meets reports whether every request was served and 99 of 100 waited no longer
-// than target.
+// Meets reports whether every request whose sender lived was served and 99 of
+// 100 waited no longer than target.
 func (r *Result) Meets(target time.Duration) bool {
-	return r.Ready == r.Requests && r.Wait.P99 <= target
+	return r.Ready+r.Lost == r.Requests && r.Wait.P99 <= target
 }
 
 // Smallest looks for the smallest buffer that meets a target: one slot less
@@ -227,7 +229,7 @@ func Sizes(l *Load, w World, p Policy, n int) []int {
 	var sizes []int
 	for slots := max(1, l.Largest/2); len(sizes) < n && slots <= maxTotal; slots *= 2 {
 		sizes = append(sizes, slots)
-		if r := Run(l, w, p, slots); r.Ready == r.Requests && r.Wait.Max == 0 {
+		if r := Run(l, w, p, slots); r.Meets(0) && r.Wait.Max == 0 {
 			break
 		}
 	}

@@ -40,6 +40,11 @@ type World struct {
 	Consume      time.Duration
 	ConsumeToken time.Duration
 	DecodeRate   float64
+
+	// Of every LostEvery requests (0: none) one is of a sender of its own, which
+	// falls silent as soon as it has its first slots, and is given up after Lease.
+	LostEvery int
+	Lease     time.Duration
 }
 
 // Check says what is wrong.
@@ -105,6 +110,7 @@ type state struct {
 	ended     bool
 	isRunning bool
 	isBlocked bool
+	writer    uint64 // that its sender is, where that will be lost; else 0
 }
 
 // ask is one batch on its way. It is the tag of its Alloc.
@@ -120,7 +126,7 @@ type event struct {
 	seq  int // of two at one time the earlier made is first
 	kind kind
 	ask  *ask
-	of   *state // release
+	of   *state // release and lost
 }
 
 type kind uint8
@@ -129,6 +135,7 @@ const (
 	answer  kind = iota // a batch's answer is at its sender
 	written             // a batch is written
 	release             // the decoder is done with a request
+	lost                // a request's sender is given up
 )
 
 type events []event
@@ -165,6 +172,10 @@ func newSim(l *Load, w World, p Policy, slots int) *sim {
 		n := i % w.Senders
 		s.states[i] = state{request: q, sender: "sender-" + strconv.Itoa(n), link: &s.links[n]}
 		s.byID[q.id] = &s.states[i]
+	}
+	for i := w.LostEvery - 1; w.LostEvery > 0 && i < len(s.states); i += w.LostEvery {
+		st := &s.states[i]
+		st.sender, st.writer = "lost-"+strconv.Itoa(i), uint64(w.Senders+1+i)
 	}
 	for n := range w.Senders {
 		name := "sender-" + strconv.Itoa(n)
@@ -232,6 +243,9 @@ func (s *sim) arrive(i int) {
 	if st.have == 0 {
 		st.due = s.now
 		s.tally.began(s.now)
+		if st.writer != 0 {
+			s.step(reservation.Attach{Sender: st.sender, Name: st.sender, Writer: st.writer})
+		}
 	}
 	st.have++
 	if st.asked == 0 || st.admitted {
@@ -253,6 +267,12 @@ func (s *sim) handle(e event) {
 	switch e.kind {
 	case answer:
 		st := e.ask.of
+		if st.writer != 0 {
+			if e.ask.batch == 0 && !st.ended {
+				s.later(event{at: s.now + s.world.Lease, kind: lost, of: st})
+			}
+			return
+		}
 		if e.ask.batch == 0 {
 			st.admitted = true
 			for st.asked < st.have && !st.ended {
@@ -268,6 +288,8 @@ func (s *sim) handle(e event) {
 		}
 	case release:
 		s.step(reservation.Release{ReqID: e.of.id})
+	case lost:
+		s.step(reservation.Gone{Writer: e.of.writer})
 	}
 }
 
@@ -387,7 +409,10 @@ func (s *sim) record(r *reservation.Record) {
 			s.tally.refuse(r.Code, r.Reason)
 		}
 		s.end(st)
-	case reservation.RolledBack, reservation.Cancelled, reservation.Expired:
+	case reservation.Expired:
+		s.tally.lost++
+		s.end(st)
+	case reservation.RolledBack, reservation.Cancelled:
 		s.tally.refuse(r.Code, r.Reason)
 		s.end(st)
 	}

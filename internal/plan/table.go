@@ -11,7 +11,7 @@ import (
 )
 
 var columns = []string{
-	"BUFFER", "SLOTS", "POLICY", "READY", "TIMED OUT", "TOO LARGE", "WAIT P50", "P99", "MAX", "LARGE P99",
+	"BUFFER", "SLOTS", "POLICY", "READY", "TIMED OUT", "TOO LARGE", "LOST", "WAIT P50", "P99", "MAX", "LARGE P99",
 	"TO READY P50", "P99", "USED", "GOODPUT", "DEADLOCKS",
 }
 
@@ -25,7 +25,7 @@ func Table(w io.Writer, results []Result) error {
 			rows = append(rows, nil)
 		}
 		rows = append(rows, []string{
-			Size(r.Bytes), fmt.Sprint(r.Slots), r.Policy.String(), fmt.Sprint(r.Ready), count(r.TimedOut), count(r.TooLarge),
+			Size(r.Bytes), fmt.Sprint(r.Slots), r.Policy.String(), fmt.Sprint(r.Ready), count(r.TimedOut), count(r.TooLarge), count(r.Lost),
 			Time(r.Wait.P50), Time(r.Wait.P99), Time(r.Wait.Max), Time(r.Large.P99), Time(r.ToReady.P50), Time(r.ToReady.P99),
 			fmt.Sprintf("%.0f%%", 100*r.Utilisation), Size(int64(r.Goodput)) + "/s", count(r.Deadlocks),
 		})
