@@ -15,7 +15,6 @@ demo: build
 test: setup lint build-interop
 	@scripts/interop/run || test $$? = 77
 	@scripts/interop/run nixl || test $$? = 77
-	go test -count=1 -run TestReadmeTables ./internal/plan
 	go test -race -timeout 20m ./...
 
 # LMCache's peers, in Python, against our programs. Fails where it cannot run; make
@@ -34,10 +33,12 @@ interop-lmcache: build-interop
 build-interop: build
 	go build -o bin/ ./scripts/interop/wirecheck
 
-# What pd-recv plan says, beside a paced run of real programs: takes half a minute of
+# What pd-recv plan says, beside a paced run of real programs, and the tables of the
+# README made anew from the real trace (where it is; PD_TRACE): takes a minute of
 # a machine that does nothing else.
 test-plan: setup
 	go test -count=1 -run TestPlanAgrees -v ./internal/e2e
+	go test -count=1 -run TestReadmeTables -v ./internal/plan
 
 # The programs on hosts of their own, which are network namespaces: needs root.
 # HOSTS are flags, as in HOSTS='-only headline'.

@@ -317,7 +317,7 @@ func TestTrace(t *testing.T) {
 }
 
 // TestReadmeTables makes the tables of the README's "Sizing the buffer" anew from
-// the real trace, with the defaults of pd-recv plan. make test runs it by itself.
+// the real trace, with the defaults of pd-recv plan. make test-plan runs it.
 func TestReadmeTables(t *testing.T) {
 	if built.Race {
 		t.Skip("takes minutes with the race detector")
