@@ -27,6 +27,7 @@ type watcher struct {
 	owner  map[uint64]string   // of every writer ever
 	doors  map[int]uint64      // to which writer a slot is open
 	opened map[int]opening     // by slot, what the last Step opened
+	shut   map[int]uint64      // and to whom a slot that it shut was open before
 	news   []memoryPlace       // what its answers told somebody of for the first time
 	last   wire.Counters
 	peak   int
@@ -167,7 +168,7 @@ func (v *watcher) accessFailed(slots []int) {
 // follow does what the Doors say. Nothing is said twice, and a slot that is
 // open is opened only to a later grant of the same sender.
 func (v *watcher) follow(fx *Effects) error {
-	v.opened, v.news = map[int]opening{}, nil
+	v.opened, v.shut, v.news = map[int]opening{}, map[int]uint64{}, nil
 	for _, d := range fx.Doors {
 		was := v.doors[d.Slot]
 		switch {
@@ -176,6 +177,7 @@ func (v *watcher) follow(fx *Effects) error {
 		case d.Writer == 0:
 			delete(v.doors, d.Slot)
 			delete(v.opened, d.Slot)
+			v.shut[d.Slot] = was
 			continue
 		case was != 0 && (v.owner[was] != v.owner[d.Writer] || was > d.Writer):
 			return fmt.Errorf("slot %d is open to %d and is opened to %d", d.Slot, was, d.Writer)
@@ -324,7 +326,7 @@ func (v *watcher) granted(t *tag, msg *wire.AllocResponse, fx *Effects) error {
 			return fmt.Errorf("slot %d goes to %s %s %s while %s may still write %s %s there", slot, wr.sender, wr.req, key, had.sender, had.req, had.key)
 		}
 		if r := v.alive[t.op.who+" "+t.op.req]; r == nil || !slices.Contains(r.kinds, Ready) {
-			if err := v.told(wr, at.slot, fx); err != nil {
+			if err := v.told(wr, at.slot); err != nil {
 				return err
 			}
 			if had, told := v.places[at]; !told || had.over || had.sender != wr.sender || had.req != wr.req {
@@ -338,9 +340,9 @@ func (v *watcher) granted(t *tag, msg *wire.AllocResponse, fx *Effects) error {
 
 // told: whoever is told of a slot under a grant may write it, or could until
 // later in the same Step.
-func (v *watcher) told(wr writing, slot int, fx *Effects) error {
+func (v *watcher) told(wr writing, slot int) error {
 	n := len(wr.writers)
-	if n == 0 || v.doors[slot] == wr.writers[n-1] || slices.Contains(fx.Doors, Door{slot, wr.writers[n-1]}) {
+	if n == 0 || v.doors[slot] == wr.writers[n-1] || v.shut[slot] == wr.writers[n-1] {
 		return nil
 	}
 	return fmt.Errorf("slot %d is told to %s, whose grant is %d, and is open to %d", slot, wr.sender, wr.writers[n-1], v.doors[slot])
