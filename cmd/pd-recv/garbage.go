@@ -11,7 +11,7 @@ const (
 	// times its live size: collecting it less often is worth 5% of the messages.
 	gcPercent = 400
 	// leastPercent is for a heap that is large: collecting it costs the more.
-	leastPercent = 100
+	leastPercent = 50
 	// maxGarbage is what peers can have pd-recv keep uncollected on top of what
 	// is alive, bytes, unless leastPercent of that is more.
 	maxGarbage = 20 << 20

@@ -8,7 +8,7 @@ import (
 )
 
 func TestPercentFor(t *testing.T) {
-	for live, want := range map[uint64]int{0: 400, 1 << 20: 400, 5 << 20: 400, 10 << 20: 200, 13 << 20: 150, 20 << 20: 100, 1 << 30: 100} {
+	for live, want := range map[uint64]int{0: 400, 1 << 20: 400, 5 << 20: 400, 10 << 20: 200, 13 << 20: 150, 20 << 20: 100, 40 << 20: 50, 1 << 30: 50} {
 		if got := percentFor(live); got != want {
 			t.Errorf("%d bytes: %d%%, want %d%%", live, got, want)
 		}

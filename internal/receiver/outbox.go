@@ -48,8 +48,11 @@ type peers interface {
 
 // largeAnswer is from how many bytes on an answer is counted until ZeroMQ has
 // passed it on: its own limit for a peer, sendQueue, is of messages. All below
-// make no more than 2 MiB.
-const largeAnswer = 8 << 10
+// make no more than 2 MiB, those counted maxUnsent, or one.
+const (
+	largeAnswer = 8 << 10
+	maxUnsent   = 1 << 20
+)
 
 // router is the peers of a ROUTER.
 type router struct {
@@ -74,7 +77,7 @@ func (r *router) send(frames ...[]byte) error {
 		u = sock.NewUnsent()
 		r.large[peer] = u
 	}
-	if has := u.Bytes(); has > 0 && has+n > maxBacklogBytes {
+	if has := u.Bytes(); has > 0 && has+n > maxUnsent {
 		return sock.ErrAgain
 	}
 	return sock.SendCounted(r.Socket, u, frames...)

@@ -139,6 +139,9 @@ func (f *flood) run(ctx context.Context) (*result, error) {
 	if r.GoodBefore, err = f.goodRate(ctx, func(ctx context.Context) error { return f.wait(ctx, f.before) }); err != nil {
 		return nil, err
 	}
+	if r.GoodBefore == 0 {
+		return nil, fmt.Errorf("not one good request became ready in %v, undisturbed: the machine is too busy to tell anything", f.before)
+	}
 	f.say("undisturbed: %.0f good requests a second", r.GoodBefore)
 
 	recv, proxy := watch(f.recv), watch(f.proxy)
