@@ -14,7 +14,7 @@ const (
 	leastPercent = 50
 	// maxGarbage is what peers can have pd-recv keep uncollected on top of what
 	// is alive, bytes, unless leastPercent of that is more.
-	maxGarbage = 20 << 20
+	maxGarbage = 10 << 20
 )
 
 // boundGarbage has the heap collected so often that maxGarbage holds, from now on.
@@ -23,8 +23,13 @@ func boundGarbage() {
 	afterEachGC(&cycle{percent: gcPercent})
 }
 
-// cycle is garbage itself: its finalizer runs once a collection.
-type cycle struct{ percent int }
+// cycle is garbage itself: its finalizer runs once a collection. It is large
+// enough for memory of its own: what is smaller lies together with others, and is
+// garbage only when they all are.
+type cycle struct {
+	percent int
+	_       [2]uint64
+}
 
 func afterEachGC(c *cycle) {
 	runtime.SetFinalizer(c, func(c *cycle) {
@@ -38,9 +43,9 @@ func afterEachGC(c *cycle) {
 	})
 }
 
-// percentFor is in steps of 50, so that it seldom changes: to set it stops the
+// percentFor is in steps of 10, so that it seldom changes: to set it stops the
 // world for a moment.
 func percentFor(live uint64) int {
 	p := maxGarbage * 100 / max(live, 1)
-	return int(min(max(p-p%50, leastPercent), gcPercent))
+	return int(min(max(p-p%10, leastPercent), gcPercent))
 }

@@ -66,6 +66,7 @@ type Context struct {
 	keys  *Keys    // nil: none
 	zap   bool     // somebody decides who may connect
 	files []string // paths of the ipc endpoints, to be removed
+	stop  func()   // ends tidy
 
 	mu    sync.Mutex
 	gates []*gate // of the bound sockets; with keys
@@ -89,13 +90,16 @@ func NewContext(keys *Keys) (*Context, error) {
 	// zmq4 would begin an interrupted wait anew with its full time-out; signals
 	// that keep coming would make it endless. We go on with what is left of it.
 	c.SetRetryAfterEINTR(false)
-	return &Context{zmq: c, keys: keys}, nil
+	stop := make(chan struct{})
+	go tidy(stop)
+	return &Context{zmq: c, keys: keys, stop: sync.OnceFunc(func() { close(stop) })}, nil
 }
 
 // Close waits until what closed sockets have left to send is sent or their
 // linger has passed. All sockets must have been closed. It removes the files of
 // ipc endpoints: ZeroMQ leaves them.
 func (c *Context) Close() error {
+	c.stop()
 	for _, file := range c.files {
 		_ = os.Remove(file) // the next one to listen there replaces it
 	}

@@ -26,8 +26,8 @@ import (
 
 // What must hold.
 const (
-	mostGrowth = 64 << 20 // bytes
-	leastRate  = 0.5      // of the undisturbed one, unless -ratio says otherwise
+	mostGrowth = 64  // MiB, unless -growth says otherwise
+	leastRate  = 0.5 // of the undisturbed one, unless -ratio says otherwise
 )
 
 func main() {
@@ -54,10 +54,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool,
 	flags.SetOutput(stderr)
 	flags.StringVar(&f.bin, "bin", "bin", "`directory` of the built programs")
 	flags.StringVar(&f.engines, "engine", "shm", "what pd-recv is given as --engine")
-	flags.IntVar(&f.rate, "rate", 5000, "bad messages a second")
+	flags.IntVar(&f.rate, "rate", 3000, "bad messages a second")
 	flags.IntVar(&f.count, "count", 100_000, "bad messages")
 	flags.DurationVar(&f.before, "before", 10*time.Second, "how long the good ones are measured first, undisturbed")
 	flags.Float64Var(&f.ratio, "ratio", leastRate, "the good ones must get so much of their undisturbed rate done")
+	flags.IntVar(&f.growth, "growth", mostGrowth, "MiB by which a program may grow from its start")
 	only := flags.String("kinds", "", "only kinds whose name this regular `expression` matches, and those, too, that nothing but CURVE stops")
 	list := flags.Bool("list", false, "print the kinds and end")
 	if flags.Parse(args) != nil {
