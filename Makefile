@@ -55,7 +55,7 @@ chaos: build
 	bin/chaos -seed $(SEED) -time $(TIME)
 
 # Hostile peers of many kinds beside good senders. FLOOD are flags, as in
-# FLOOD='-count 1000000 -rate 4500'; -list prints the kinds.
+# FLOOD='-count 1000000 -rate 3000'; -list prints the kinds.
 flood: build
 	go build -o bin/ ./scripts/flood
 	bin/flood $(FLOOD)
