@@ -57,7 +57,9 @@ var badValues = map[string]map[string]string{
 	"count":    {"-1": "whole number", "1.5": "whole number", "some": "whole number", "": "whole number"},
 	"number":   {"0": "more than 0", "-1": "more than 0", "NaN": "more than 0", "inf": "more than 0"},
 	"bool":     {"maybe": "neither true nor false"},
+	"share":    {"-1": "nor 0 or inf", "some": "nor 0 or inf", "101%": "1% to 100%", "0%": "1% to 100%", "": "nor 0 or inf"},
 	"text":     {},
+	"file":     {"": "name a file"},
 	"choice":   {"wrong": "none of", "": "none of"},
 	"provider": {"": "fi_info"},
 	"address":  {"eth0": "no IP address", "10.0.0.1:7600": "no IP address", "": "no IP address"},
@@ -79,24 +81,28 @@ func TestBadFlags(t *testing.T) {
 			"fabric": "provider", "fabric-addr": "address", "fabric-service": "port",
 			"admit-timeout": "duration", "lease": "duration", "legacy-lease": "duration", "ready-ttl": "duration", "overtake": "count",
 			"queue-limit": "count", "queue-bytes": "limit", "sink": "duration", "proxy": "dial", "monitor": "monitor", "metrics": "http",
-			"shutdown-timeout": "duration",
+			"shutdown-timeout": "duration", "max-prefill": "count", "tokens-per-chunk": "count",
+			"sender-requests": "count", "sender-queue": "count", "sender-share": "share", "curve-key": "file", "curve-allow": "file",
 		}},
-		{[]string{"pd-recv", "stat"}, map[string]string{"timeout": "duration"}},
-		{[]string{"pd-recv", "take"}, map[string]string{"o": "text", "keep": "bool", "timeout": "duration"}},
-		{[]string{"pd-recv", "drop"}, map[string]string{"timeout": "duration"}},
+		{[]string{"pd-recv", "stat"}, map[string]string{"timeout": "duration", "curve-key": "file", "curve-allow": "file"}},
+		{[]string{"pd-recv", "take"}, map[string]string{"o": "text", "keep": "bool", "timeout": "duration", "curve-key": "file", "curve-allow": "file"}},
+		{[]string{"pd-recv", "drop"}, map[string]string{"timeout": "duration", "curve-key": "file", "curve-allow": "file"}},
 		{[]string{"pd-send"}, map[string]string{
 			"to": "dial", "proxy": "dial", "notify": "choice", "staging-size": "size", "batch": "count", "engine": "choice",
 			"fabric": "provider", "fabric-addr": "address", "timeout": "duration", "pending": "limit", "pace": "number", "name": "name", "monitor": "listen", "metrics": "http", "shutdown-timeout": "duration",
+			"curve-key": "file", "curve-allow": "file",
 		}},
 		{[]string{"pd-send", "manifest"}, map[string]string{
 			"chunk-size": "size", "tokens-per-chunk": "count", "limit": "count", "interleave": "count", "batch": "count", "prefix": "text",
 		}},
 		{[]string{"pd-proxy"}, map[string]string{
 			"listen": "listen", "json": "bool", "expect": "count", "recover": "dial", "n": "count", "timeout": "duration", "monitor": "listen", "metrics": "http", "shutdown-timeout": "duration",
+			"curve-key": "file", "curve-allow": "file",
 		}},
 		{[]string{"pd-top"}, map[string]string{
 			"delay": "duration", "n": "count", "batch": "bool", "once": "bool", "json": "bool", "wait": "bool", "stall": "duration",
 			"sort": "choice", "reverse": "bool", "filter": "text", "units": "choice", "color": "choice", "ascii": "bool",
+			"curve-key": "file", "curve-allow": "file",
 		}},
 	} {
 		t.Run(strings.Join(p.call, " "), func(t *testing.T) {
