@@ -15,7 +15,7 @@ import (
 var (
 	simSeed     = flag.Uint64("sim.seed", 0, "run the simulator with this seed only")
 	simFrom     = flag.Uint64("sim.from", 1, "first seed")
-	simRequests = flag.Int64("sim.requests", 200_000, "simulated requests at least")
+	simRequests = flag.Int64("sim.requests", 100_000, "simulated requests at least")
 	simDay      = flag.Duration("sim.day", 10*time.Minute, "how long TestSimDay's worlds live, in simulated time")
 )
 
