@@ -198,6 +198,11 @@ func TestKeysRefuse(t *testing.T) {
 			t.Errorf("a raw peer with key %q reads %v, %v", name, m, err)
 		}
 	}
+	// Which of the two sees first that keys do not fit is by chance, and only if it is the receiver does it know.
+	eventually(t, "the receiver knows that somebody has no key", func() bool {
+		start(t, nil, "pd-recv", "stat", "--timeout", "3s", r.endpoint).exits()
+		return strings.Contains(r.stderr(), "it has no key")
+	})
 	after := k.statAs("good", r)
 	if len(after.Requests) != 1 || after.Counters["admitted"] != 1 || after.Counters["ready"] != 1 || after.Counters["released"] != 0 ||
 		after.Counters["bad_frames"] != 0 || after.Counters["refused"] < 3 {

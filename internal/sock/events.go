@@ -83,12 +83,17 @@ type Handshakes struct {
 	events   *zmq4.Socket
 	why      error
 	broken   int // in a row
+	since    time.Time
 }
 
-// enoughBroken is how many handshakes in a row must be broken off, with keys, to
+// So many handshakes in a row, and for so long, must be broken off, with keys, to
 // mean that the peer does not have the key that we know of it: ZeroMQ itself
-// would go on for ever.
-const enoughBroken = 3
+// would go on for ever. A peer without keys breaks off too where it is the first
+// to see that ours do not fit; it is told by another try, where we are.
+const (
+	enoughBroken = 3
+	brokenFor    = 2 * time.Second
+)
 
 // Handshakes follows those of s, which was made with Dial.
 func (c *Context) Handshakes(s *zmq4.Socket, endpoint string) (*Handshakes, error) {
@@ -118,7 +123,9 @@ func (h *Handshakes) Read() (refused bool) {
 			return refused
 		}
 		if event.Kind == zmq4.EVENT_HANDSHAKE_FAILED_NO_DETAIL {
-			h.broken++
+			if h.broken++; h.broken == 1 {
+				h.since = time.Now()
+			}
 		} else {
 			h.broken = 0
 		}
@@ -127,7 +134,8 @@ func (h *Handshakes) Read() (refused bool) {
 		if protocol && h.why == nil {
 			h.why = fmt.Errorf("%s is an endpoint for something else (ZeroMQ's error %#x)", h.endpoint, event.value)
 		}
-		refused = protocol || event.Kind == zmq4.EVENT_HANDSHAKE_FAILED_AUTH || h.keys != nil && h.broken >= enoughBroken
+		refused = protocol || event.Kind == zmq4.EVENT_HANDSHAKE_FAILED_AUTH ||
+			h.keys != nil && h.broken >= enoughBroken && time.Since(h.since) >= brokenFor
 	}
 }
 
@@ -142,7 +150,7 @@ func (k *Keys) WhyNot(event Event, endpoint string) error {
 	case event.Kind == zmq4.EVENT_HANDSHAKE_FAILED_PROTOCOL && mismatch:
 		return fmt.Errorf("%s has no keys: start it with --curve-key, or do without them here", endpoint)
 	case event.Kind == zmq4.EVENT_HANDSHAKE_FAILED_NO_DETAIL && k != nil:
-		return fmt.Errorf("%s broke off before it showed the key that we have for it: check its line in %s", endpoint, k.allow.name)
+		return fmt.Errorf("%s broke off before it showed the key that we have for it: it has none (start it with --curve-key, or do without them here), or another than its line in %s", endpoint, k.allow.name)
 	}
 	return nil
 }
@@ -156,7 +164,9 @@ func (k *Keys) fileName() string {
 
 // watchBound counts those that a bound socket with keys does not let in before
 // their key is even asked about (decide does the others), in a goroutine that
-// ends with the socket.
+// ends with the socket. Who leaves by itself is not counted: whether it has a key
+// cannot be known then, not even of one without, if it is the first to see that
+// we ask for one.
 func (c *Context) watchBound(s *zmq4.Socket) error {
 	events, err := c.monitor(s, boundEvents)
 	if err == nil {
@@ -228,8 +238,8 @@ func (w *strangers) handle(event Event, now time.Time) {
 		case !ok || w.fault != "" || !w.failed:
 		case now.Sub(who.came) > handshakeWithin*9/10:
 			w.fault = fmt.Sprintf("it did not say who it is within %v", handshakeWithin)
-		case !who.silent(): // it saw first that we ask for a key
-			w.fault = "it has no key"
+		case !who.silent():
+			w.keys.warn("broke off", who.address()+" broke off before it said who it is: it was ended, or it has no key")
 		}
 		if w.fault != "" {
 			w.keys.refuse("no key", fmt.Sprintf("refused %s: %s", who.address(), w.fault))
@@ -270,14 +280,14 @@ func (w *strangers) forget(before time.Time) {
 	}
 }
 
-// silent says whether nothing has come from it: it only looked whether anybody
-// is here.
+// silent says whether nothing is known to have come from it: it only looked
+// whether anybody is here.
 func (s stranger) silent() bool {
 	if s.copy < 0 {
-		return false // it left before that could be seen
+		return true
 	}
 	info, err := unix.GetsockoptTCPInfo(s.copy, unix.IPPROTO_TCP, unix.TCP_INFO)
-	return err == nil && info.Bytes_received <= 1 // its end counts as one
+	return err != nil || info.Bytes_received <= 1 // its end counts as one
 }
 
 // address is whose the connection is, for people.

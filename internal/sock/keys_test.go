@@ -177,10 +177,16 @@ func TestPeersWithoutTheRightKeysAreRefused(t *testing.T) {
 			return server.has("unknown key: refused 127.0.0.1: its key " + stranger.public + " is not in " + server.allow)
 		})
 
-		c, h = dialed(t, newContext(t), k.other, endpoint)
-		say(t, c, "keyless")
-		until(t, "who has no key is refused", func() bool { return h.Read() || server.has("it has no key") })
-		until(t, "it is told", func() bool { return server.has(": it has no key") }) // it may have left too soon for its address
+		// Who has no key is always told so itself, and we know of it unless it is the first to see it.
+		until(t, "it is known that somebody has no key", func() bool {
+			c, h := dialed(t, newContext(t), k.other, endpoint)
+			say(t, c, "keyless")
+			until(t, "who has no key is refused", func() bool { return h.Read() || server.has(": it has no key") })
+			if why := h.Why(); why != nil && !strings.Contains(why.Error(), endpoint+" asks for a key") {
+				t.Errorf("%v: who has no key reads %s", k.bound, why)
+			}
+			return server.has(": it has no key")
+		})
 
 		// A peer that has another key of ours.
 		known.open(t, stranger.public)
@@ -210,8 +216,42 @@ func TestServerWithoutKeys(t *testing.T) {
 	defer s.Close()
 	_, h := dialed(t, client.Context, zmq4.PUSH, endpoint)
 	until(t, "it gives up", h.Read)
-	if why := fmt.Sprint(h.Why()); !strings.Contains(why, endpoint) {
+	if why := fmt.Sprint(h.Why()); !strings.Contains(why, endpoint) || !strings.Contains(why, "start it with --curve-key, or do without them here") {
 		t.Error(why)
+	}
+}
+
+// A peer that breaks off is told of at most, and not counted; one that is known
+// to have no key is.
+func TestWhoBreaksOffIsNotRefused(t *testing.T) {
+	server := newParty(t, "server")
+	server.open(t, server.public)
+	_, endpoint := server.listen(t, zmq4.ROUTER, Options{})
+	greeting := append([]byte{0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0}, append([]byte("NULL"), make([]byte, 16+32)...)...)
+	greet := func(bytes int) net.Conn {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "tcp://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write(greeting[:bytes]); err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	for range 200 { // as pd-top looks whether anybody is there
+		if err := Reach(t.Context(), endpoint); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "it is told that somebody broke off", func() bool { // unless it was too fast to be looked at
+		greet(11).Close()
+		return server.has("broke off: 127.0.0.1 broke off before it said who it is")
+	})
+	conn := greet(len(greeting))
+	defer conn.Close()
+	until(t, "it is told that one has no key", func() bool { return server.has(": it has no key") })
+	if n := server.keys.Refused(); n != 1 {
+		t.Errorf("%d were refused, not 1", n)
 	}
 }
 
