@@ -178,10 +178,11 @@ func TestTopAgreesWithStat(t *testing.T) {
 }
 
 // late checks that something was on the screen within a refresh: one of a second
-// and one of the publisher's.
+// and one of the publisher's. Half a second more is for programs that share the
+// machine with all other tests: still less than a second refresh would take.
 func late(t *testing.T, what string, since time.Time, held func() time.Duration) {
 	t.Helper()
-	took, most := time.Since(since), 1250*time.Millisecond+100*time.Millisecond+held()
+	took, most := time.Since(since), 1250*time.Millisecond+500*time.Millisecond+held()
 	t.Logf("%s: on the screen after %v", what, took)
 	if took > most {
 		t.Errorf("%s: on the screen after %v, more than %v", what, took, most)
