@@ -17,6 +17,7 @@ import (
 	"github.com/pd-tools/pd-tools/internal/peertest"
 	"github.com/pd-tools/pd-tools/internal/reservation"
 	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/rdma"
 	"github.com/pd-tools/pd-tools/rdma/engines"
 	"github.com/pd-tools/pd-tools/wire"
@@ -27,7 +28,7 @@ import (
 type loop struct {
 	*Receiver
 	t     *testing.T
-	input []byte
+	input testkit.Input
 	peers [loopPeers]loopPeer
 
 	asked, answered, unreachable int
@@ -126,24 +127,6 @@ func loopIdentity(i int) string { return fmt.Sprint("peer ", i) }
 
 func joined(frames [][]byte) string { return string(bytes.Join(frames, []byte("\x00/"))) }
 
-// The input, byte by byte; zeros at its end.
-
-func (l *loop) byte() byte {
-	if len(l.input) == 0 {
-		return 0
-	}
-	b := l.input[0]
-	l.input = l.input[1:]
-	return b
-}
-
-func (l *loop) bytes(n int) []byte {
-	n = min(n, len(l.input))
-	b := l.input[:n:n]
-	l.input = l.input[n:]
-	return b
-}
-
 // message hands over a message as the ROUTER does.
 func (l *loop) message(from int, frames ...[]byte) {
 	frames = append([][]byte{[]byte(loopIdentity(from))}, frames...)
@@ -193,44 +176,44 @@ const (
 
 // next does what comes next in the input.
 func (l *loop) next() {
-	what, from := l.byte()%doKinds, int(l.byte())%loopPeers
+	what, from := l.input.Byte()%doKinds, int(l.input.Byte())%loopPeers
 	p := &l.peers[from]
 	switch what {
 	case doFrames:
 		var frames [][]byte
-		for n := int(l.byte()) % (maxFrames + 4); len(frames) < n; {
-			frames = append(frames, l.bytes(int(l.byte())))
+		for n := int(l.input.Byte()) % (maxFrames + 4); len(frames) < n; {
+			frames = append(frames, l.input.Bytes(int(l.input.Byte())))
 		}
 		l.message(from, frames...)
 	case doPayload:
-		l.say(from, l.bytes(int(l.byte())|int(l.byte())<<8))
+		l.say(from, l.input.Bytes(int(l.input.Byte())|int(l.input.Byte())<<8))
 	case doAlloc:
-		m := peertest.Alloc(l.reqID(), int64(l.byte()%12), l.byte()&1 != 0, int64(l.byte()%(testSlot+2)), l.keys()...)
-		if l.byte()&1 != 0 {
-			m.Epoch = 76 + uint64(l.byte()&1)
+		m := peertest.Alloc(l.reqID(), int64(l.input.Byte()%12), l.input.Byte()&1 != 0, int64(l.input.Byte()%(testSlot+2)), l.keys()...)
+		if l.input.Byte()&1 != 0 {
+			m.Epoch = 76 + uint64(l.input.Byte()&1)
 		}
 		l.tell(from, m)
 	case doCommit:
 		m := &wire.CommitRequest{ReqID: l.reqID(), Epoch: 77}
-		for range l.byte() % 6 {
+		for range l.input.Byte() % 6 {
 			m.Slots = append(m.Slots, l.slot())
-			m.Lengths = append(m.Lengths, int64(l.byte()))
-			m.CRCs = append(m.CRCs, uint32(l.byte()&1))
+			m.Lengths = append(m.Lengths, int64(l.input.Byte()))
+			m.CRCs = append(m.CRCs, uint32(l.input.Byte()&1))
 		}
 		l.tell(from, m)
 	case doCancel:
 		l.tell(from, &wire.CancelNotif{ReqID: l.reqID(), Keys: l.keys()})
 	case doHeartbeat:
-		l.tell(from, &wire.Heartbeat{Epoch: 76 + uint64(l.byte()%3)})
+		l.tell(from, &wire.Heartbeat{Epoch: 76 + uint64(l.input.Byte()%3)})
 	case doTake:
 		l.tell(from, &wire.TakeRequest{ReqID: l.reqID()})
 	case doRelease:
-		l.tell(from, &wire.ReleaseRequest{ReqID: l.reqID(), Keep: l.byte()&1 != 0})
+		l.tell(from, &wire.ReleaseRequest{ReqID: l.reqID(), Keep: l.input.Byte()&1 != 0})
 	case doStat:
 		l.tell(from, &wire.StatRequest{})
 	case doAttach:
 		engine := l.target.Engines()[0]
-		l.tell(from, &wire.AttachRequest{Name: "n", Version: 1 + int64(l.byte()&1), Engines: []string{"none", engine}[l.byte()&1:]})
+		l.tell(from, &wire.AttachRequest{Name: "n", Version: 1 + int64(l.input.Byte()&1), Engines: []string{"none", engine}[l.input.Byte()&1:]})
 		p.writer = l.writers.bySender[loopIdentity(from)].writer
 	case doConnect:
 		if f, ok := l.target.(*fakeTarget); ok && p.writer != 0 {
@@ -244,7 +227,7 @@ func (l *loop) next() {
 	case doGone:
 		p.gone = !p.gone
 	case doTime:
-		l.started = l.started.Add(-time.Duration(l.byte()) * time.Second / 2)
+		l.started = l.started.Add(-time.Duration(l.input.Byte()) * time.Second / 2)
 	case doRevoke:
 		l.revokeAll()
 	case doEngine:
@@ -252,11 +235,11 @@ func (l *loop) next() {
 	}
 }
 
-func (l *loop) reqID() string { return fmt.Sprint("r", l.byte()%6) }
+func (l *loop) reqID() string { return fmt.Sprint("r", l.input.Byte()%6) }
 
 func (l *loop) keys() (keys []string) {
-	first := l.byte()
-	for i := range l.byte() % 6 {
+	first := l.input.Byte()
+	for i := range l.input.Byte() % 6 {
 		keys = append(keys, fmt.Sprint("k", (first+i)%16))
 	}
 	return keys
@@ -264,10 +247,10 @@ func (l *loop) keys() (keys []string) {
 
 // slot is most often one that somebody was given.
 func (l *loop) slot() int64 {
-	if b := int(l.byte()); b&1 != 0 && len(l.granted) > 0 {
+	if b := int(l.input.Byte()); b&1 != 0 && len(l.granted) > 0 {
 		return l.granted[b/2%len(l.granted)]
 	}
-	return int64(l.byte()%(loopSlots+2)) - 1
+	return int64(l.input.Byte()%(loopSlots+2)) - 1
 }
 
 func (l *loop) disconnect(p *loopPeer) {

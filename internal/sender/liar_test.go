@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pd-tools/pd-tools/internal/manifest"
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/rdma"
 	"github.com/pd-tools/pd-tools/wire"
 )
@@ -17,7 +18,7 @@ type liar struct {
 	recorder
 	t        *testing.T
 	core     *core
-	input    []byte
+	input    testkit.Input
 	now      time.Duration
 	sessions [liarReceivers]*session
 	out      []liarQuestion
@@ -58,22 +59,6 @@ func (l *liar) end(res *Result) {
 	l.recorder.end(res)
 }
 
-func (l *liar) byte() byte {
-	if len(l.input) == 0 {
-		return 0
-	}
-	b := l.input[0]
-	l.input = l.input[1:]
-	return b
-}
-
-func (l *liar) bytes(n int) []byte {
-	n = min(n, len(l.input))
-	b := l.input[:n]
-	l.input = l.input[n:]
-	return b
-}
-
 const (
 	liarLine = iota
 	liarCancel
@@ -91,18 +76,18 @@ const (
 )
 
 func (l *liar) next() {
-	c, kind, at := l.core, l.byte()%liarKinds, int(l.byte())
+	c, kind, at := l.core, l.input.Byte()%liarKinds, int(l.input.Byte())
 	i := at % liarReceivers
 	switch kind {
 	case liarLine:
-		line := batchLine(fmt.Sprint("q", at%8), int(l.byte()%9), int(l.byte()%9), int(l.byte()%6))
-		line.Batch.To = int(l.byte()%4) - 1
+		line := batchLine(fmt.Sprint("q", at%8), int(l.input.Byte()%9), int(l.input.Byte()%9), int(l.input.Byte()%6))
+		line.Batch.To = int(l.input.Byte()%4) - 1
 		c.line(l.now, line)
 	case liarCancel:
 		c.line(l.now, manifest.Line{File: "m", Cancel: fmt.Sprint("q", at%8)})
 	case liarAttach:
 		if c.receivers[i].asking {
-			l.sessions[i] = &session{receiver: i, slots: int64(l.byte() % 12), slotSize: 50 + int64(l.byte())}
+			l.sessions[i] = &session{receiver: i, slots: int64(l.input.Byte() % 12), slotSize: 50 + int64(l.input.Byte())}
 			c.attached(l.now, attached{session: l.sessions[i], slots: liarSlots})
 		}
 	case liarGrant, liarAnswer, liarPayload:
@@ -112,16 +97,16 @@ func (l *liar) next() {
 			at %= len(l.jobs)
 			j := l.jobs[at]
 			l.jobs = append(l.jobs[:at], l.jobs[at+1:]...)
-			l.work(j, l.byte())
+			l.work(j, l.input.Byte())
 		}
 	case liarLost:
-		l.lose(i, l.byte()&1 != 0)
+		l.lose(i, l.input.Byte()&1 != 0)
 	case liarRefused:
 		if c.receivers[i].asking {
 			c.refused(l.now, refused{receiver: i, err: errors.New("no"), code: wire.CodeInternal, heard: at&2 != 0})
 		}
 	case liarTime:
-		l.now += time.Duration(l.byte()) * time.Second
+		l.now += time.Duration(l.input.Byte()) * time.Second
 		c.expire(l.now)
 	case liarNotice:
 		l.notice(at)
@@ -136,7 +121,7 @@ func (l *liar) answer(kind byte, at int) {
 		return
 	}
 	q := l.out[at%len(l.out)]
-	if l.byte()&7 != 0 {
+	if l.input.Byte()&7 != 0 {
 		l.out = append(l.out[:at%len(l.out)], l.out[at%len(l.out)+1:]...)
 	}
 	var msg wire.Message
@@ -145,7 +130,7 @@ func (l *liar) answer(kind byte, at int) {
 		resp := &wire.AllocResponse{}
 		if m, ok := q.msg.(*wire.AllocRequest); ok {
 			for i := range m.Keys {
-				resp.RemoteIndexes = append(resp.RemoteIndexes, int64(i)+int64(l.byte()&1))
+				resp.RemoteIndexes = append(resp.RemoteIndexes, int64(i)+int64(l.input.Byte()&1))
 			}
 		}
 		msg = resp
@@ -153,20 +138,20 @@ func (l *liar) answer(kind byte, at int) {
 			msg = &wire.CommitResponse{}
 		}
 	case liarAnswer:
-		resp := &wire.AllocResponse{Code: wire.Code(l.bytes(int(l.byte() & 3)))}
-		for range l.byte() % 6 {
-			resp.RemoteIndexes = append(resp.RemoteIndexes, int64(int8(l.byte())))
+		resp := &wire.AllocResponse{Code: wire.Code(l.input.Bytes(int(l.input.Byte() & 3)))}
+		for range l.input.Byte() % 6 {
+			resp.RemoteIndexes = append(resp.RemoteIndexes, int64(int8(l.input.Byte())))
 		}
-		for range l.byte() % 6 {
-			resp.AlreadySentIndexes = append(resp.AlreadySentIndexes, int64(int8(l.byte())))
+		for range l.input.Byte() % 6 {
+			resp.AlreadySentIndexes = append(resp.AlreadySentIndexes, int64(int8(l.input.Byte())))
 		}
-		for range l.byte() % 6 {
-			resp.Regions = append(resp.Regions, int64(int8(l.byte())))
+		for range l.input.Byte() % 6 {
+			resp.Regions = append(resp.Regions, int64(int8(l.input.Byte())))
 		}
 		msg = resp
 	default:
 		var err error
-		if msg, err = wire.Decode(l.bytes(int(l.byte()))); err != nil {
+		if msg, err = wire.Decode(l.input.Bytes(int(l.input.Byte()))); err != nil {
 			return // the link ends the session
 		}
 	}
