@@ -268,7 +268,7 @@ func (f *flood) startPrograms() (err error) {
 		return err
 	}
 	for _, s := range []*service{&f.recv, &f.proxy} {
-		if s.start, err = s.memory("VmRSS"); err != nil {
+		if s.start, err = s.memory(); err != nil {
 			return err
 		}
 	}
@@ -387,14 +387,14 @@ func (f *flood) goodRate(ctx context.Context, meanwhile func(context.Context) er
 func watch(p service) func() (usage, error) {
 	u := usage{Start: p.start}
 	var err error
-	u.Before, err = p.memory("VmRSS")
+	u.Before, err = p.memory()
 	u.Peak = u.Before
 	cpu := p.cpu()
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
 		for {
-			if now, e := p.memory("VmRSS"); e == nil {
+			if now, e := p.memory(); e == nil {
 				u.Peak = max(u.Peak, now)
 			}
 			select {
@@ -409,7 +409,7 @@ func watch(p service) func() (usage, error) {
 		<-done
 		u.CPU = (p.cpu() - cpu).Seconds()
 		if err == nil {
-			u.After, err = p.memory("VmRSS")
+			u.After, err = p.memory()
 		}
 		return u, err
 	}

@@ -7,15 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 const (
@@ -123,31 +123,27 @@ func (p *program) stop() error {
 	return err
 }
 
-// memory is a field of /proc/PID/status in bytes: VmRSS, VmHWM.
-func (p *program) memory(field string) (int64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+// memory is what it has resident, in bytes.
+func (p *program) memory() (int64, error) {
+	proc, err := procfs.NewProc(p.cmd.Process.Pid)
 	if err != nil {
 		return 0, err
 	}
-	_, rest, _ := strings.Cut(string(text), "\n"+field+":")
-	words := strings.Fields(rest)
-	if len(words) == 0 {
-		return 0, fmt.Errorf("/proc/PID/status of %s has no %s", p.name, field)
-	}
-	kib, err := strconv.ParseInt(words[0], 10, 64)
-	return kib << 10, err
+	status, err := proc.NewStatus()
+	return int64(status.VmRSS), err
 }
 
-// cpu is the time that a program has run, on the processors.
+// cpu is the time that a program has run, on the processors; 0 when it has ended.
 func (p *program) cpu() time.Duration {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-	words := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	if len(words) < 13 {
+	proc, err := procfs.NewProc(p.cmd.Process.Pid)
+	if err != nil {
 		return 0
 	}
-	user, _ := strconv.Atoi(words[11])
-	system, _ := strconv.Atoi(words[12])
-	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100 wherever Go runs
+	stat, err := proc.Stat()
+	if err != nil {
+		return 0
+	}
+	return time.Duration(stat.CPUTime() * float64(time.Second))
 }
 
 // good is a pd-send with so many requests under way.
