@@ -32,10 +32,6 @@ const (
 
 	// fewFiles is a limit of open files worth a warning: each sender takes two, and twelve more by ofi.
 	fewFiles = 1024
-
-	// unlimitedStop is how long the stop may take where --shutdown-timeout sets
-	// no limit.
-	unlimitedStop = time.Minute
 )
 
 // serveOptions are what the flags say.
@@ -89,7 +85,7 @@ func (o *serveOptions) flags() []urfave.Flag {
 		cli.Var(&o.Proxy, "proxy", "ENDPOINT", "", "tell this pd-proxy which requests expire", cli.DialEndpoint),
 		o.monitorFlag,
 		cli.Var(&o.metrics, "metrics", "ADDR", "", "serve metrics and health over HTTP on HOST:PORT; port * is a free one", cli.HTTPAddress),
-		cli.Var(&o.shutdown, "shutdown-timeout", "TIME", "5s", "how long a stop by signal may take: of which up to 0.4 until all is written and taken; 0 or inf: no limit", cli.Limit),
+		cli.Var(&o.shutdown, "shutdown-timeout", "TIME", "5s", "how long a stop by signal may take: of which up to 0.4 until all is written and taken; 0 or inf: no limit, until it is or a second signal comes", cli.Limit),
 	}, o.curve.Flags()...)
 }
 
@@ -213,9 +209,7 @@ func (o *serveOptions) complete() error {
 		}
 	}
 	o.OpenTarget = o.open
-	if o.ShutdownTimeout = o.shutdown; o.shutdown == 0 {
-		o.ShutdownTimeout = unlimitedStop
-	}
+	o.ShutdownTimeout = o.shutdown
 	return nil
 }
 

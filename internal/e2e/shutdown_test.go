@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -14,7 +15,7 @@ import (
 // as nothing is left.
 func TestReceiverDrains(t *testing.T) {
 	t.Parallel()
-	r := receive(t, 10, "--shutdown-timeout", "3m") // 72 s of it to drain
+	r := receive(t, 10, "--shutdown-timeout", "0")
 	s, waiting, old := send(t, r), send(t, r), lmcache(t, r)
 	s.write(batch("ready", 2, 0, 2), batch("half", 6, 0, 3))
 	s.result("ready", "ready")
@@ -27,7 +28,7 @@ func TestReceiverDrains(t *testing.T) {
 	if l := waiting.result("waits", "failed"); l.str("code") != "shutting_down" {
 		t.Errorf("who waits is told %v", l)
 	}
-	r.says("until the last 2 requests are written and taken")
+	r.says("waiting for as long as it takes until the last 2 requests are written and taken")
 	refused(t, old.call(old.request("new", 1, true, "k")), wire.CodeShuttingDown, 1)
 	if got := r.take("ready"); got != pattern(chunkSize, keys("ready", 0, 2)...) {
 		t.Error("what was ready has other bytes while it drains")
@@ -72,6 +73,50 @@ func TestReceiverDrainsInTime(t *testing.T) {
 	r.kill(syscall.SIGTERM)
 	if code := r.exits(); code != 143 || time.Since(began) > soon {
 		t.Errorf("the second signal ends it with %d after %v", code, time.Since(began))
+	}
+}
+
+// What still lives when the draining is over ends then: each request once, in the
+// lines and in the summary, and whoever counts on it hears why: the sender of a
+// half-written one, the proxy that was told of a ready one. A limit of nothing is
+// none: who would come has any time.
+func TestReceiverEndsWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	for _, engine := range []string{"shm", "ofi"} {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			proxy, endpoint := proxied(t)
+			r := receive(t, 20, "--engine", engine, "--proxy", endpoint, "--shutdown-timeout", "2s")
+			s, old := send(t, r, "--proxy", endpoint), lmcache(t, r)
+			s.write(batch("whole", 2, 0, 2), batch("half", 6, 0, 3), batch("bare", 3, 0, 1))
+			s.result("whole", "ready")
+			granted(t, old.call(old.request("legacy", 2, false, "k")), 1)
+			r.settles("what there is to write is", func(s snapshot) bool { return s.Slots.Written == 6 })
+			proxy.event("req_id", "whole", "status", "ready")
+			r.kill(syscall.SIGTERM)
+			for _, id := range []string{"half", "bare"} {
+				if l := s.result(id, "failed"); l.str("code") != "shutting_down" || !strings.Contains(l.str("error"), "the receiver has stopped") {
+					t.Errorf("the sender of a half-written one is told %v", l)
+				}
+			}
+			if code := r.exits(); code != 0 {
+				t.Errorf("it ends with %d", code)
+			}
+			for id, end := range map[string]string{"whole": "expired", "half": "rolled_back", "bare": "rolled_back", "legacy": "rolled_back"} {
+				l := r.event("event", end, "req_id", id)
+				if l.str("code") != "shutting_down" || l.str("reason") == "" {
+					t.Errorf("%s ends as %v", id, l)
+				}
+				for _, other := range []string{"rejected", "timed_out", "cancelled", "expired", "rolled_back", "released"} {
+					if n := r.happened(other, id); n > 1 || n == 1 && other != end {
+						t.Errorf("%s has ended %d times as %s", id, n, other)
+					}
+				}
+			}
+			r.says("requests: 1 ready, 0 released, 3 rolled back, 1 expired unread")
+			proxy.says("the receiver has stopped: nobody took it")
+			s.ends(1)
+		})
 	}
 }
 

@@ -111,6 +111,8 @@ func (r *Receiver) attach(env *envelope, req *wire.AttachRequest) {
 	if resp.Error = r.mismatch(req); resp.Error != "" {
 		resp.Code = wire.CodeBadRequest
 		r.step(reservation.Heard{Sender: env.sender})
+	} else if r.ended {
+		resp.Error, resp.Code = "the receiver has stopped", wire.CodeShuttingDown
 	} else if g, err := r.writers.grant(env.sender, req.Engines); err != nil {
 		resp.Error, resp.Code = err.Error(), wire.CodeInternal
 	} else {

@@ -234,7 +234,7 @@ func TestShutdown(t *testing.T) {
 // Who comes while it drains is refused, what is admitted ends, and then it ends.
 func TestShutdownDrains(t *testing.T) {
 	t.Parallel()
-	r := start(t, func(c *Config) { c.ShutdownTimeout = time.Hour })
+	r := start(t, func(c *Config) { c.ShutdownTimeout = 0 })
 	p := r.dial(peertest.Options{})
 	p.attach("sender")
 	slots := wantSlots(t, p.alloc("A", 2, false, "k"), 1)

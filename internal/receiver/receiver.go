@@ -12,6 +12,7 @@
 package receiver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,7 +80,7 @@ type Config struct {
 	SinkDelay time.Duration // after this long
 	Proxy     string        // endpoint that is told of requests that expire; "" for none
 
-	ShutdownTimeout time.Duration // how long Run may take to end
+	ShutdownTimeout time.Duration // how long Run may take to end; 0: as long as any request lives
 
 	// Asks are answered each turn. May be nil.
 	Asks *monitor.Asks
@@ -120,6 +121,7 @@ type Receiver struct {
 	writeTime *window.Window // admission until ready
 	readyTime *window.Window // first batch until ready
 
+	ended     bool                // all requests are, for good
 	lull      time.Duration       // how long recvSoon waited last
 	now       time.Time           // of the step under way
 	next      []reservation.Event // to step after it
@@ -220,8 +222,8 @@ func (r *Receiver) WrittenBy() string {
 }
 
 // Run serves until ctx ends, then answers everybody who waits, lets what is
-// admitted or ready go its way for a while, and closes all, the buffer included,
-// within ShutdownTimeout.
+// admitted or ready go its way for a while, ends what is left, and closes all, the
+// buffer included, within ShutdownTimeout.
 func (r *Receiver) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, r.waker.Wake)()
 	go r.writers.watch(r.waker.Wake)
@@ -229,7 +231,8 @@ func (r *Receiver) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		var err error
 		if busy, err = r.turn(busy); err != nil {
-			return errors.Join(err, r.close(r.cfg.ShutdownTimeout/8))
+			r.endAll()
+			return errors.Join(err, r.close(part(cmp.Or(r.cfg.ShutdownTimeout, waitsUnlimited), waitShare)))
 		}
 	}
 	return r.shutdown()

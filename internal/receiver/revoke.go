@@ -1,6 +1,8 @@
 package receiver
 
 import (
+	"sync"
+
 	"github.com/pd-tools/pd-tools/internal/reservation"
 	"github.com/pd-tools/pd-tools/rdma"
 )
@@ -11,6 +13,7 @@ import (
 type revoker struct {
 	queue   *mailbox[reservation.Revocation]
 	results *mailbox[reservation.Event]
+	once    sync.Once // for stop
 	stop    chan struct{}
 	done    chan struct{}
 }
@@ -56,6 +59,6 @@ func revoke(target rdma.Target, rev reservation.Revocation) reservation.Event {
 
 // close ends the worker; at most one revocation is finished first.
 func (v *revoker) close() {
-	close(v.stop)
+	v.once.Do(func() { close(v.stop) })
 	<-v.done
 }

@@ -144,7 +144,11 @@ func (m *Machine) checkBatch(ev Alloc, r *request) (p proposal, no *refusal) {
 // hasEnded: rolled_back: "a batch of a request of this sender that ended a short
 // while ago, in whatever way".
 func (m *Machine) hasEnded(identity, id string) *refusal {
-	return refusef(wire.CodeRolledBack, "it has ended before (%s): give a new try a new req_id", m.ended.how(identity, id))
+	what := "give a new try a new req_id"
+	if m.closed {
+		what = "the receiver has stopped"
+	}
+	return refusef(wire.CodeRolledBack, "it has ended before (%s): %s", m.ended.how(identity, id), what)
 }
 
 // checkForm: bad_request: "no req_id, unknown fmt or dtype, negative number, a

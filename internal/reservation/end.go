@@ -2,6 +2,8 @@ package reservation
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/pd-tools/pd-tools/wire"
@@ -136,6 +138,27 @@ func (m *Machine) shutdown() {
 		if r.admitted {
 			e.kind = RolledBack
 		}
+		m.end(r, e)
+	}
+}
+
+// close: "when all have ended": what was neither written nor taken while the
+// receiver drained ends with it. A ready request expires: whoever was told that it
+// is ready has to hear that it is not any more. So does one that is being taken:
+// there is nobody left to release it to.
+func (m *Machine) close() {
+	m.shutdown()
+	m.closed = true
+	for _, r := range slices.SortedFunc(maps.Values(m.live), byArrival) {
+		e := ending{kind: RolledBack, fence: true}
+		what := fmt.Sprintf("%d of %s written", r.written, plural(r.total, "chunk"))
+		switch {
+		case r.taker != "":
+			e.kind, what = Expired, "it was being taken"
+		case r.ready:
+			e.kind, what = Expired, "nobody took it"
+		}
+		e.no = refusef(wire.CodeShuttingDown, "the receiver has stopped: %s", what)
 		m.end(r, e)
 	}
 }

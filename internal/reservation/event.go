@@ -120,6 +120,10 @@ type AccessFailed struct {
 // Shutdown answers everybody who waits and refuses new requests from now on.
 type Shutdown struct{}
 
+// Close ends every request that there still is: the receiver goes, and all it
+// has with it. What comes afterwards is refused.
+type Close struct{}
+
 // Tick lets time pass: only here does anything expire. Give it after the
 // messages already received, and at least every Config.MaxGap/2.
 type Tick struct{}
@@ -140,6 +144,7 @@ func (Revoked) event()      {}
 func (RevokeFailed) event() {}
 func (AccessFailed) event() {}
 func (Shutdown) event()     {}
+func (Close) event()        {}
 func (Tick) event()         {}
 
 // Effects is what the caller must now do. It is valid until the next Step.

@@ -40,14 +40,19 @@ func (m *Machine) heard(identity string) {
 }
 
 // heartbeat: "renews the lease of everything this sender has; answered by an
-// AllocResponse with the epoch".
+// AllocResponse with the epoch". Once all has ended there is nothing to renew, and
+// this is where a sender that asks for nothing else hears why.
 func (m *Machine) heartbeat(ev Heartbeat) {
 	m.heard(ev.Sender)
 	resp := &wire.AllocResponse{RemoteIndexes: []int64{}, AlreadySentIndexes: []int64{}}
 	s := m.senders[ev.Sender]
 	no := m.checkEpoch(ev.Sender, ev.Epoch)
-	if no == nil && (s == nil || !s.attached) {
+	switch {
+	case no != nil:
+	case s == nil || !s.attached:
 		no = refusef(wire.CodeStaleEpoch, "heartbeat from a sender that is not attached: attach anew")
+	case m.closed:
+		no = refusef(wire.CodeShuttingDown, "the receiver has stopped: what was not written in time has ended")
 	}
 	if no != nil {
 		resp.Error, resp.Code = no.reason, no.code

@@ -69,7 +69,8 @@ type Machine struct {
 	queue    queue
 	loose    []*sender // whose share may have become free in this Step
 	owner    *request  // Mode Serial: the request that owns the buffer
-	stopping bool
+	stopping bool      // nobody is let in any more
+	closed   bool      // and nothing lives
 
 	live    map[string]*request // by req_id
 	opened  uint64              // requests so far
@@ -218,6 +219,8 @@ func (m *Machine) Step(now Time, ev Event) *Effects {
 		m.accessFailed(ev)
 	case Shutdown:
 		m.shutdown()
+	case Close:
+		m.close()
 	case Tick:
 		m.expire()
 	default:

@@ -18,6 +18,7 @@ type model struct {
 	cfg       Config
 	last, now Time
 	stopping  bool
+	closed    bool
 	live      []*mReq    // order of arrival
 	queue     []*mReq    // order of arrival
 	senders   []*mSender // attached ones
@@ -303,6 +304,8 @@ func (md *model) step(now Time, ev Event, fx *Effects) {
 		md.accessFailed(ev.Slots)
 	case Shutdown:
 		md.shutdown()
+	case Close:
+		md.close()
 	case Tick:
 		md.expire()
 	}
@@ -879,6 +882,8 @@ func (md *model) heartbeat(ev Heartbeat) {
 		w.codes, w.attached = []wire.Code{wire.CodeStaleEpoch}, false
 	} else if ev.Epoch != 0 && ev.Epoch != md.cfg.Epoch {
 		w.codes = []wire.Code{wire.CodeStaleEpoch}
+	} else if md.closed {
+		w.codes = []wire.Code{wire.CodeShuttingDown}
 	}
 }
 
@@ -969,7 +974,7 @@ func (md *model) listReady(ev ListReady) {
 // end removes every trace of a request but the memory of it.
 func (md *model) end(r *mReq, rec Record, waiters wire.Code) {
 	rec.Unread = rec.Kind == Expired && r.ready
-	if rec.Kind == Expired {
+	if rec.Kind == Expired && rec.Code == "" {
 		rec.Code = wire.CodeExpired
 	}
 	if len(r.waiting) > 0 {
@@ -1110,6 +1115,21 @@ func (md *model) shutdown() {
 			kind = RolledBack
 		}
 		md.end(r, Record{Kind: kind, Code: wire.CodeShuttingDown}, wire.CodeShuttingDown)
+	}
+}
+
+// close leaves nothing alive. Who was told that a request is ready hears that it
+// is not any more.
+func (md *model) close() {
+	md.shutdown()
+	md.closed = true
+	for len(md.live) > 0 {
+		r := md.live[0]
+		rec := Record{Kind: RolledBack, Code: wire.CodeShuttingDown}
+		if r.ready {
+			rec.Kind = Expired
+		}
+		md.end(r, rec, wire.CodeRolledBack)
 	}
 }
 

@@ -123,7 +123,7 @@ func TestSimDay(t *testing.T) {
 func (s *sim) walk() error {
 	for range 40 + s.rnd.IntN(160) {
 		for _, o := range s.act() {
-			if o.verb == "shutdown" {
+			if o.verb == "shutdown" || o.verb == "close" {
 				continue
 			}
 			if err := s.w.do(o); err != nil {
@@ -579,8 +579,11 @@ func (s *sim) mischief() []op {
 	case 11:
 		return []op{{verb: "commit", who: who, req: req, opts: []string{oneOf(s.rnd, "crc=1", "len=3", "bad=twice", "bad=lists")}}}
 	case 12:
-		if s.rnd.IntN(6) == 0 {
+		switch s.rnd.IntN(12) {
+		case 0:
 			return []op{{verb: "shutdown"}}
+		case 1:
+			return []op{{verb: "close"}}
 		}
 		return []op{{verb: "cancel", who: who}}
 	case 13:

@@ -41,6 +41,7 @@ const (
 //	revoked                            the oldest revocation is done; id=2: this one
 //	revoke-failed                      the same, in vain
 //	shutdown
+//	close                              the end: what is left ends
 //	advance 15s                        time passes, Tick by Tick
 //	jump 15s                           the receiver stands still, then Ticks
 //	drain                              everybody does their part: nothing may be left
@@ -245,6 +246,8 @@ func (w *world) run(o op) error {
 		return w.revoke(o)
 	case "shutdown":
 		return w.step(Shutdown{})
+	case "close":
+		return w.step(Close{})
 	case "drain":
 		return w.drain()
 	case "advance":

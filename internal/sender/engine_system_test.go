@@ -83,7 +83,7 @@ func TestReceiverThatEndsUnderOFI(t *testing.T) {
 	in.write(manifestLine("A", 8, 0, 3, 4096))
 	r.event(t, "admitted", "A")
 	r.end()
-	wantResult(t, s.result("A"), Failed, codeUnreachable, r.endpoint+": ", "the data connection has ended")
+	wantResult(t, s.result("A"), Failed, wire.CodeShuttingDown, r.endpoint+": ", "the receiver has stopped")
 	in.close()
 	s.wait()
 }

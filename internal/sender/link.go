@@ -261,6 +261,10 @@ func (l *link) receive(frames [][]byte) error {
 			l.lose(l.estranged(msg.Epoch))
 			return nil
 		}
+		if id >= ownIDs && msg.Code == wire.CodeShuttingDown {
+			l.lose(lost{code: msg.Code, err: fmt.Errorf("%s: %s", l.cfg.endpoint, msg.Error)})
+			return nil
+		}
 		if id < ownIDs {
 			l.deliver(parked{answered: answered{o.session, id, msg}})
 		}

@@ -145,6 +145,7 @@ func (l *link) gone(err error) {
 		l.lose(l.ended())
 	case o.goneAt == 0:
 		o.goneAt = l.cfg.clock.now()
+		l.sendOwn(&wire.Heartbeat{Epoch: o.epoch}) // why?
 		l.cfg.emit(leaving{o.session})
 	}
 }

@@ -17,8 +17,8 @@ import (
 //     decoder's then. Only a proxy that asks receivers can tell of such a one.
 //   - A receiver that is killed takes all it had with it, the lines that it had
 //     not written yet included.
-//   - A receiver that is terminated answers who waits; requests that it had
-//     admitted end with it, without a line.
+//   - A receiver that is terminated answers who waits, and ends what is still
+//     neither written nor taken when it goes: what was ready expires unread.
 //   - PUSH has no acknowledgement: a notice that was handed to a connection which
 //     then breaks, or to a proxy which then dies, is lost, and the request expires
 //     unread. Not where proxies ask receivers for what is ready.
@@ -60,6 +60,7 @@ type history struct {
 	life  *receiverLife
 	kinds []string
 	ready *event
+	cut   bool // it expired because its receiver was terminated
 }
 
 func (h *history) last() string         { return h.kinds[len(h.kinds)-1] }
@@ -83,7 +84,7 @@ var ends = []string{"rejected", "timed_out", "cancelled", "expired", "rolled_bac
 
 // histories sorts the events, and sees that each request goes through its life
 // in order and ends at most once; in a life of a receiver that lasted until all
-// was quiet, exactly once.
+// was quiet, or was told to end, exactly once.
 func (c *checker) histories() {
 	for _, life := range c.receivers {
 		of := map[string]*history{}
@@ -118,9 +119,13 @@ func (c *checker) histories() {
 			if e.Event == "ready" {
 				h.ready = e
 			}
+			h.cut = e.Event == "expired" && e.Code == "shutting_down"
+			if h.cut && life.how == alive {
+				c.fault("%s: request %s ended because of a stop that there was not", life.name, e.ReqID)
+			}
 		}
 		for id, h := range of {
-			if life.how == alive && !lossy && !slices.Contains(ends, h.last()) {
+			if (life.how == alive || life.how == terminated) && !lossy && !slices.Contains(ends, h.last()) {
 				c.fault("%s: request %s did not end: %v", life.name, id, h.kinds)
 			}
 		}
@@ -267,13 +272,14 @@ func (c *checker) released(q *request) {
 }
 
 // notLost: where proxies ask receivers for what is ready, they tell of all of it
-// in time, of what its sender calls failed excepted: the proxy was told so.
+// in time, of what its sender calls failed excepted: the proxy was told so. What a
+// receiver still had when it was terminated nobody had time for.
 func (c *checker) notLost(q *request) {
 	if !c.recover || q.said("failed") || q.said("cancelled") {
 		return
 	}
 	for _, h := range c.seen[q.id] {
-		if h.ready != nil && h.last() == "expired" {
+		if h.ready != nil && h.last() == "expired" && !h.cut {
 			c.fault("%s: request %s was ready and expired unread, though proxies ask for what is ready", h.life.name, q.id)
 		}
 	}

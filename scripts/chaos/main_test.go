@@ -85,6 +85,15 @@ func TestCheck(t *testing.T) {
 		{"never released", func(_ *ledger, _ *senderLife, r *receiverLife, _ *proxyLife) {
 			r.events, r.counters["released"] = r.events[:7], 1
 		}, "did not end"},
+		{"the same, and its receiver was terminated", func(_ *ledger, _ *senderLife, r *receiverLife, _ *proxyLife) {
+			r.events, r.counters, r.how = r.events[:7], nil, terminated
+		}, "did not end"},
+		{"it ended with its receiver, which was terminated", func(l *ledger, _ *senderLife, r *receiverLife, _ *proxyLife) {
+			r.events[7].Event, r.events[7].Code, r.counters, r.how, l.recover = "expired", "shutting_down", nil, terminated, true
+		}, ""},
+		{"the same, and nobody told it to end", func(_ *ledger, _ *senderLife, r *receiverLife, _ *proxyLife) {
+			r.events[7].Event, r.events[7].Code = "expired", "shutting_down"
+		}, "a stop that there was not"},
 		{"released by nobody", func(l *ledger, _ *senderLife, _ *receiverLife, _ *proxyLife) { l.requests["A"].releases = false }, "no decoder did it"},
 		{"a counter is wrong", func(_ *ledger, _ *senderLife, r *receiverLife, _ *proxyLife) { r.counters["cancelled"] = 1 }, "counts 1 cancelled and has 0 lines"},
 		{"the same, and a line was dropped", func(_ *ledger, _ *senderLife, r *receiverLife, _ *proxyLife) {
