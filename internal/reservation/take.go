@@ -61,7 +61,7 @@ func (m *Machine) untake(r *request) {
 func (m *Machine) findReady(conn, id string) (*request, *refusal) {
 	r := m.live[id]
 	switch {
-	case r == nil && m.ended.expired[id] > 0:
+	case r == nil && m.ended.hasExpired(id):
 		return nil, refusef(wire.CodeExpired, "request %q has expired", id)
 	case r == nil:
 		return nil, refusef(wire.CodeUnknownRequest, "no request %q", id)

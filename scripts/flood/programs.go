@@ -123,14 +123,16 @@ func (p *program) stop() error {
 	return err
 }
 
-// memory is what it has resident, in bytes.
+// memory is what it has resident, in bytes, without memory that it shares with
+// others: that is the buffer, which is as large as it was told to be, and resident
+// once it has been written.
 func (p *program) memory() (int64, error) {
 	proc, err := procfs.NewProc(p.cmd.Process.Pid)
 	if err != nil {
 		return 0, err
 	}
 	status, err := proc.NewStatus()
-	return int64(status.VmRSS), err
+	return int64(status.RssAnon + status.RssFile), err
 }
 
 // cpu is the time that a program has run, on the processors; 0 when it has ended.
