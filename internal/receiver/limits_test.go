@@ -26,6 +26,7 @@ import (
 //	requests of one sender       here, of 65,536 reservation's TestSenderRequests; its queue
 //	                             and share in reservation's testdata/quotas.txt
 //	backlog, answers and bytes   TestBacklogLimits
+//	backlogs of all peers        TestBacklogsTogether
 //
 // TestLimits is at each through a socket: what is at it is taken; what is beyond
 // is refused and changes nothing.
@@ -215,5 +216,46 @@ func TestBacklogLimits(t *testing.T) {
 		if o.send(env, make([]byte, tc.beyond)) || o.undeliverable != int64(len(tc.fits)) {
 			t.Errorf("%s: not over with %d answers, %d given up", tc.name, len(tc.fits)+1, o.undeliverable)
 		}
+	}
+}
+
+// TestBacklogsTogether: thousands that do not read cannot have more than
+// maxBacklogs together, but for their newest answer; one that is slow beside them
+// still has some room, and what they had is had again.
+func TestBacklogsTogether(t *testing.T) {
+	o := newOutbox(deaf{})
+	o.pause = func(time.Duration) {}
+	peer := func(i int) *envelope {
+		id := fmt.Sprintf("%4d", i)
+		return &envelope{sender: id, frames: [][]byte{[]byte(id), nil}}
+	}
+	const peers = 5000
+	for range 2 {
+		kept := 0
+		for i := range peers {
+			for range 100 {
+				o.send(peer(i), make([]byte, 10<<10))
+			}
+			kept += len(o.slow[peer(i).sender].answers)
+		}
+		if most := maxBacklogs/(10<<10) + peers; kept > most {
+			t.Errorf("%d answers are kept, want at most %d", kept, most)
+		}
+		for _, b := range o.slow {
+			o.drop(b)
+		}
+		if o.cost != 0 {
+			t.Fatalf("nobody has anything, and it counts %d bytes", o.cost)
+		}
+	}
+	for i := range 3 { // as much as each may have
+		for range maxBacklogBytes / (64 << 10) {
+			if !o.send(peer(i), make([]byte, 64<<10-len("1234"))) {
+				t.Fatalf("peer %d has %d bytes, and it is over", i, o.slow[peer(i).sender].bytes)
+			}
+		}
+	}
+	if !o.send(peer(4), nil) || !o.send(peer(4), make([]byte, 1<<20)) {
+		t.Error("no room for one more")
 	}
 }

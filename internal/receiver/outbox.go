@@ -14,6 +14,13 @@ import (
 const (
 	maxBacklog      = 1024    // answers
 	maxBacklogBytes = 4 << 20 // bytes
+
+	// maxBacklogs is for all peers together, bytes, answerCost for each answer
+	// included: that is what a small one takes beside its bytes. A backlog may be
+	// as large as what is left of it: a few that are slow have what they may
+	// have, and however many there are, there is room for who gets slow next.
+	maxBacklogs = 16 << 20
+	answerCost  = 256
 )
 
 const (
@@ -33,6 +40,7 @@ type outbox struct {
 	scratch [][]byte
 	slow    map[string]*backlog
 	turn    []*backlog // the same, in the order of trying
+	cost    int        // of all of them, of maxBacklogs
 	retry   time.Duration
 	next    time.Time // of the next try
 	pause   func(time.Duration)
@@ -109,6 +117,8 @@ type backlog struct {
 	stuck   bool // it was full, and nothing has gone since
 }
 
+func (b *backlog) cost() int { return b.bytes + len(b.answers)*answerCost }
+
 func newOutbox(peers peers) *outbox {
 	return &outbox{peers: peers, slow: make(map[string]*backlog), pause: time.Sleep}
 }
@@ -148,13 +158,14 @@ func (o *outbox) append(b *backlog, env *envelope, payload []byte) bool {
 	}
 	if !room {
 		o.undeliverable += int64(len(b.answers))
-		b.answers, b.bytes, b.stuck = nil, 0, true
+		o.empty(b)
+		b.stuck = true
 	}
 	answer := make([][]byte, 0, len(env.frames)+1)
 	answer = append(answer, env.frames...)
 	answer = append(answer, append([]byte(nil), payload...))
 	b.answers = append(b.answers, answer)
-	b.bytes += size(answer)
+	o.add(b, size(answer), 1)
 	return room
 }
 
@@ -162,7 +173,7 @@ func (o *outbox) append(b *backlog, env *envelope, payload []byte) bool {
 // answers than the backlog holds. One that did not move is not waited for again:
 // everybody else waits, too.
 func (o *outbox) makeRoom(b *backlog, more int) bool {
-	for still := time.Duration(0); len(b.answers) >= maxBacklog || len(b.answers) > 0 && b.bytes+more > maxBacklogBytes; {
+	for still := time.Duration(0); o.full(b, more); {
 		if o.drain(b, retrySends) > 0 {
 			still = 0
 			continue
@@ -174,6 +185,24 @@ func (o *outbox) makeRoom(b *backlog, more int) bool {
 		still += patienceSleep
 	}
 	return true
+}
+
+// full says whether a backlog cannot take an answer of so many bytes more. The
+// first it takes in any case.
+func (o *outbox) full(b *backlog, more int) bool {
+	return len(b.answers) >= maxBacklog ||
+		len(b.answers) > 0 && (b.bytes+more > maxBacklogBytes || b.cost()+more+answerCost > maxBacklogs-o.cost)
+}
+
+// add counts answers that a backlog has more, or less.
+func (o *outbox) add(b *backlog, bytes, answers int) {
+	b.bytes += bytes
+	o.cost += bytes + answers*answerCost
+}
+
+func (o *outbox) empty(b *backlog) {
+	o.add(b, -b.bytes, -len(b.answers))
+	b.answers = nil
 }
 
 // drain sends up to limit answers of a backlog and reports how many went.
@@ -194,7 +223,7 @@ func (o *outbox) drain(b *backlog, limit int) int {
 		}
 		b.answers[0] = nil
 		b.answers = b.answers[1:]
-		b.bytes -= size(answer)
+		o.add(b, -size(answer), -1)
 		b.stuck = false
 		sent++
 	}
@@ -205,7 +234,7 @@ func (o *outbox) drain(b *backlog, limit int) int {
 }
 
 func (o *outbox) drop(b *backlog) {
-	b.answers, b.bytes = nil, 0
+	o.empty(b)
 	delete(o.slow, b.sender)
 	for i := range o.turn {
 		if o.turn[i] == b {
