@@ -17,10 +17,11 @@ const lastAnswers = 500 * time.Millisecond
 
 // Of the time there is, drainShare is for what is admitted and ready, and each
 // of the four waits for others behind that has waitShare at most: of
-// waitsUnlimited where the stop has no limit.
+// waitsUnlimited where the stop has no limit. The rest is for what has no limit of
+// its own on a machine that is busy.
 const (
 	drainShare     = 0.4
-	waitShare      = 0.125
+	waitShare      = 0.1
 	waitsUnlimited = time.Minute
 )
 
