@@ -64,7 +64,7 @@ func fullSnapshot() *Snapshot {
 		Counters:  Counters{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17},
 		AdmitWait: SnapshotWait{P50: 0.5, P99: 212, Max: 1e9}, WriteTime: SnapshotWait{P50: 1}, ReadyTime: SnapshotWait{P99: 2},
 		Limits:   SnapshotLimits{30000, 15000, 120000, 600000, 4, 100000, 1 << 28, 65536, 50, 25},
-		Refusals: map[string]int64{string(CodeTooLarge): 3},
+		Refusals: map[string]int64{string(CodeTooLarge): 3}, Draining: true,
 	}
 }
 
@@ -166,7 +166,7 @@ func TestNames(t *testing.T) {
 		NameReleaseRequest:        "type req_id keep",
 		NameReleaseResponse:       "type error code",
 		NameStatRequest:           "type",
-		NameSnapshot:              "type time kind id epoch endpoint engine admission uptime_s slots requests queue senders totals counters admit_wait_ms write_ms ready_ms limits refusals",
+		NameSnapshot:              "type time kind id epoch endpoint engine admission uptime_s slots requests queue senders totals counters admit_wait_ms write_ms ready_ms limits refusals draining",
 		NameSnapshot + KindSender: "type time kind id epoch uptime_s staging requests receivers totals counters admit_wait_ms write_ms ready_ms",
 		NameSnapshot + KindProxy:  "type time kind id epoch endpoint uptime_s expect pending waiting counters",
 		NameEvent:                 "type time kind id epoch events dropped",

@@ -34,6 +34,7 @@ type Snapshot struct {
 	ReadyTime SnapshotWait      `json:"ready_ms"`      // first batch until ready
 	Limits    SnapshotLimits    `json:"limits"`
 	Refusals  map[string]int64  `json:"refusals"` // batches refused since the start, by code
+	Draining  bool              `json:"draining"` // told to stop: nobody new is let in
 }
 
 // SnapshotLimits are the settings by which a receiver admits; 0 is no limit.

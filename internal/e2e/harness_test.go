@@ -353,6 +353,7 @@ func (r *receiver) settles(what string, ok func(snapshot) bool) snapshot {
 
 type snapshot struct {
 	Epoch    uint64
+	Draining bool
 	Slots    struct{ Total, Promised, Held, Written, Ready, Quarantined, Free int }
 	Requests []struct {
 		ReqID                      string `json:"req_id"`

@@ -15,7 +15,10 @@ import (
 // as nothing is left.
 func TestReceiverDrains(t *testing.T) {
 	t.Parallel()
-	r := receive(t, 10, "--shutdown-timeout", "0")
+	r := receive(t, 10, "--shutdown-timeout", "0", "--metrics", "127.0.0.1:*")
+	if code, body, err := fetch(metricsOf(r.program) + "/healthz"); code != 200 || r.stat().Draining {
+		t.Errorf("before: %d %s, %v", code, body, err)
+	}
 	s, waiting, old := send(t, r), send(t, r), lmcache(t, r)
 	s.write(batch("ready", 2, 0, 2), batch("half", 6, 0, 3))
 	s.result("ready", "ready")
@@ -33,8 +36,9 @@ func TestReceiverDrains(t *testing.T) {
 	if got := r.take("ready"); got != pattern(chunkSize, keys("ready", 0, 2)...) {
 		t.Error("what was ready has other bytes while it drains")
 	}
-	if stat := r.stat(); len(stat.Requests) != 1 || stat.Slots.Free != 4 {
-		t.Errorf("while it drains: %+v", stat)
+	r.settles("it says that it drains", func(s snapshot) bool { return len(s.Requests) == 1 && s.Slots.Free == 4 && s.Draining })
+	if code, body, err := fetch(metricsOf(r.program) + "/healthz"); code != 503 || body != "draining\n" {
+		t.Errorf("while it drains: %d %q, %v", code, body, err)
 	}
 	s.write(batch("half", 6, 3, 3))
 	s.result("half", "ready")

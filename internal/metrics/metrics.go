@@ -45,6 +45,9 @@ const (
 	closeTime = 100 * time.Millisecond
 )
 
+// errDraining is for load balancers: they are to send nobody any more.
+var errDraining = errors.New("draining")
+
 // Config is what a Server is made of.
 type Config struct {
 	Addr    string // HOST:PORT, as cli.HTTPAddress gives it
@@ -176,7 +179,11 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
-	if _, err := s.loop.state(r.Context()); err != nil {
+	m, err := s.loop.state(r.Context())
+	if recv, ok := m.(*wire.Snapshot); ok && recv.Draining {
+		err = errDraining
+	}
+	if err != nil {
 		unavailable(w, err)
 		return
 	}

@@ -319,6 +319,25 @@ func TestHealthOfALoopThatStops(t *testing.T) {
 	}
 }
 
+// A receiver that is told to stop is well, and load balancers leave it alone.
+func TestHealthWhileDraining(t *testing.T) {
+	p := &program{message: &wire.Snapshot{}}
+	s := serve(t, "pd-recv", p, nil)
+	for _, draining := range []bool{false, true} {
+		p.set(func() { p.message = &wire.Snapshot{Draining: draining} })
+		wantCode, wantBody, gauge := 200, "ok\n", 0.0
+		if draining {
+			wantCode, wantBody, gauge = 503, "draining\n", 1
+		}
+		if code, body := get(t, s, "/healthz"); code != wantCode || body != wantBody {
+			t.Errorf("draining is %v: %d %s", draining, code, body)
+		}
+		if got := flat(scrape(t, s))["pd_recv_draining{}"]; got != gauge {
+			t.Errorf("draining is %v: the metric is %v", draining, got)
+		}
+	}
+}
+
 func TestCloseDoesNotWaitForTheLoop(t *testing.T) {
 	p := &program{stopped: true}
 	s := serve(t, "pd-proxy", p, nil)

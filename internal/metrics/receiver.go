@@ -24,6 +24,7 @@ func receiverReadings() readings[wire.Snapshot] {
 	r.gauge("slots_peak", "Most slots that were not free at one time since the start.", func(s *snap) float64 { return float64(s.Slots.Peak) })
 	r.gauge("requests", "Live requests, waiting ones included.", func(s *snap) float64 { return float64(s.Totals.Requests) })
 	r.gauge("stalled_requests", "Admitted requests that are not written whole and of which nothing was heard for 2 s.", stalled)
+	r.gauge("draining", "1 from a stop by signal until the end: no request is let in any more.", draining)
 	r.gauge("senders", "Senders that are attached or have requests.", func(s *snap) float64 { return float64(s.Totals.Senders) })
 
 	r.gauge("queue_requests", "Requests that wait for admission.", func(s *snap) float64 { return float64(s.Totals.Queue) })
@@ -54,6 +55,13 @@ func receiverReadings() readings[wire.Snapshot] {
 	r.counter("written_bytes_total", "Bytes of the chunks that were written and committed.", func(s *snap) int64 { return s.Counters.WrittenBytes })
 	r.counter("shared_chunks_total", "Chunks that were not sent since they were there already.", func(s *snap) int64 { return s.Counters.SharedChunks })
 	return r
+}
+
+func draining(s *wire.Snapshot) float64 {
+	if s.Draining {
+		return 1
+	}
+	return 0
 }
 
 // slotStates takes the ledger apart: there Written is part of Held and Ready

@@ -1571,6 +1571,9 @@ func (md *model) compareSnapshot(snap *wire.Snapshot) error {
 	if slots.Free < 0 {
 		return fmt.Errorf("free is %d", slots.Free)
 	}
+	if snap.Draining != md.stopping {
+		return fmt.Errorf("draining is %v", snap.Draining)
+	}
 	if snap.Counters != md.counters {
 		return fmt.Errorf("counters %+v, expected %+v", snap.Counters, md.counters)
 	}

@@ -31,6 +31,7 @@ func (m *Machine) Snapshot(now Time) wire.Snapshot {
 			SenderRequests: m.cfg.SenderRequests, SenderQueue: m.cfg.SenderQueue, SenderShare: m.cfg.SenderShare,
 		},
 		Refusals: m.snapshotRefusals(),
+		Draining: m.stopping,
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 
 // overviewTop is the line above the overview.
 func (m *Model) overviewTop() []line {
-	var live, stale, waits int
+	var live, draining, stale, waits int
 	var newest time.Time
 	for i := range m.sources {
 		v := m.view(i)
@@ -19,6 +19,8 @@ func (m *Model) overviewTop() []line {
 			stale++
 		case v.frame == nil:
 			waits++
+		case v.frame.recv != nil && v.frame.recv.Draining:
+			draining++
 		default:
 			live++
 		}
@@ -28,6 +30,9 @@ func (m *Model) overviewTop() []line {
 	}
 	l := line{{"pd-top", strong}, {fmt.Sprintf("  %d endpoints  every %s", len(m.sources), shortDuration(m.delay)), plain}}
 	right := text(clock(newest)).add(good, fmt.Sprintf("  %d LIVE", live))
+	if draining > 0 {
+		right = right.add(warn, fmt.Sprintf("  %d DRAINING", draining))
+	}
 	if stale > 0 {
 		right = right.add(bad, fmt.Sprintf("  %d STALE", stale))
 	}

@@ -181,6 +181,8 @@ func (v *view) word() (string, style) {
 		return "STALE", bad
 	case v.frame == nil:
 		return "WAITING", warn
+	case v.frame.recv != nil && v.frame.recv.Draining:
+		return "DRAINING", warn
 	case v.restartedLately():
 		return "RESTARTED", warn
 	}
@@ -199,6 +201,8 @@ func (m *Model) banner(v view) line {
 		l = l.add(bad, "STALE").add(plain, fmt.Sprintf(" for %s, since %s: these are the last numbers known%s", m.lasting(v), clock(v.status.Since), m.retries(v)))
 	case "WAITING":
 		l = l.add(warn, "WAITING").add(plain, fmt.Sprintf(" for %s: nothing has come yet%s", m.lasting(v), m.retries(v)))
+	case "DRAINING":
+		l = l.add(warn, "DRAINING").add(plain, ": it was told to stop and ends with its last request, or when its time is over; new ones are refused")
 	case "RESTARTED":
 		l = l.add(warn, "RESTARTED").add(plain, " at "+clock(v.frame.life.time)+": all counters have begun again")
 	default:

@@ -107,6 +107,24 @@ func TestReceiverOfSenderIsGone(t *testing.T) {
 	}
 }
 
+// A receiver that was told to stop says so on every screen.
+func TestReceiverIsDraining(t *testing.T) {
+	for _, h := range []int{30, 5} {
+		m := New(Options{Endpoints: endpoints3[:1]})
+		m.Update(tea.WindowSizeMsg{Width: 120, Height: h})
+		m.Update(Report{Msg: &wire.Snapshot{Kind: wire.KindReceiver, ID: "recv", Draining: true}, At: start})
+		got := m.View()
+		if !strings.Contains(got, "DRAINING") || strings.Contains(got, "LIVE") || h > 5 && !strings.Contains(got, "new ones are refused") {
+			t.Errorf("height %d:\n%s", h, got)
+		}
+	}
+	m := all(160, 30, endpoints3...)
+	m.Update(Report{Msg: &wire.Snapshot{Kind: wire.KindReceiver, ID: "recv", Draining: true, UptimeS: 1e6}, At: start.Add(time.Second)})
+	if got := m.View(); !strings.Contains(got, "2 LIVE  1 DRAINING") {
+		t.Errorf("the overview does not say it:\n%s", got)
+	}
+}
+
 // What ends many requests at a time is told of a few and counted; who looks for
 // one of them finds it.
 func TestManyEndAtOnce(t *testing.T) {
