@@ -46,7 +46,7 @@ type options struct {
 }
 
 func app() *urfave.App {
-	var o options
+	o := options{curve: cli.Curve{Listens: true}}
 	return &urfave.App{
 		Name:        "pd-proxy",
 		Usage:       "print the id of each request that is ready to be decoded",

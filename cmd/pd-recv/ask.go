@@ -68,7 +68,7 @@ func withConn(c *urfave.Context, curve *cli.Curve, endpoint string, do func(cont
 	if err := sock.CheckDial(endpoint); err != nil {
 		return cli.Usagef("%v", err)
 	}
-	keys, err := curve.Keys(func(string, string) {}, endpoint) // nobody connects to us
+	keys, err := curve.KeysToAsk(c.App, endpoint)
 	if err != nil {
 		return err
 	}

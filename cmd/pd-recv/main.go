@@ -16,7 +16,7 @@ import (
 func main() { os.Exit(cli.Main(app())) }
 
 func app() *urfave.App {
-	o := &serveOptions{}
+	o := &serveOptions{curve: cli.Curve{Listens: true}}
 	flags := o.flags()
 	serve := func(c *urfave.Context) error {
 		if _, err := cli.Args(c); err != nil {

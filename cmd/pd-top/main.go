@@ -92,7 +92,7 @@ func app() *urfave.App {
 				}
 			}
 			var err error
-			if o.keys, err = o.curve.Keys(func(string, string) {}, o.endpoints...); err != nil { // nobody connects to us
+			if o.keys, err = o.curve.KeysToAsk(c.App, o.endpoints...); err != nil {
 				return err
 			}
 			return o.run(c)

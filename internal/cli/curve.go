@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 
 	urfave "github.com/urfave/cli/v2"
 
@@ -9,7 +10,13 @@ import (
 )
 
 // Curve are the flags that give a program's sockets keys.
-type Curve struct{ key, allow string }
+type Curve struct {
+	// Listens says that the program is there for others to connect to: an allow
+	// file's lines without an endpoint are theirs.
+	Listens bool
+
+	key, allow string
+}
 
 // Flags are the two.
 func (c *Curve) Flags() []urfave.Flag {
@@ -41,6 +48,9 @@ func (c *Curve) Keys(warn func(kind, text string), endpoints ...string) (*sock.K
 	if err != nil {
 		return nil, err
 	}
+	if c.Listens {
+		keys.NamedOnly()
+	}
 	for _, endpoint := range endpoints {
 		if endpoint == "" {
 			continue
@@ -50,4 +60,17 @@ func (c *Curve) Keys(warn func(kind, text string), endpoints ...string) (*sock.K
 		}
 	}
 	return keys, nil
+}
+
+// KeysToAsk is Keys for a program to which nobody connects: what people should
+// know of the files it prints at once, and of later changes nothing.
+func (c *Curve) KeysToAsk(app *urfave.App, endpoints ...string) (*sock.Keys, error) {
+	started := false
+	keys, err := c.Keys(func(_, text string) {
+		if !started {
+			fmt.Fprintf(app.ErrWriter, "%s: %s\n", app.Name, Escape(text))
+		}
+	}, endpoints...)
+	started = true
+	return keys, err
 }

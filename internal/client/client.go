@@ -62,12 +62,7 @@ func Dial(endpoint string, keys *sock.Keys) (*Conn, error) {
 		closing:  make(chan struct{}),
 		done:     make(chan struct{}),
 	}
-	c.socket, err = ctx.Dial(zmq4.DEALER, endpoint, sock.Options{MaxFrame: wire.MaxResponse, Linger: -1})
-	if err == nil {
-		if c.shakes, err = ctx.Handshakes(c.socket, endpoint); err != nil {
-			c.socket.Close()
-		}
-	}
+	c.socket, c.shakes, err = ctx.DialFollowed(zmq4.DEALER, endpoint, sock.Options{MaxFrame: wire.MaxResponse, Linger: -1})
 	if err == nil {
 		if c.waker, err = ctx.NewWaker(); err != nil {
 			c.socket.Close()

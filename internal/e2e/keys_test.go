@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/pebbe/zmq4"
 	"golang.org/x/sys/unix"
@@ -243,11 +244,7 @@ func push(t *testing.T, keys *sock.Keys, endpoint string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := ctx.Dial(zmq4.PUSH, endpoint, sock.Options{Linger: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, err := ctx.Handshakes(s, endpoint)
+	s, h, err := ctx.DialFollowed(zmq4.PUSH, endpoint, sock.Options{Linger: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -415,7 +412,16 @@ func TestKeyFilesAndFlags(t *testing.T) {
 	t.Parallel()
 	k := newRing(t, "mine", "other", "third")
 	k.allows("mine", k.pub("mine"), k.pub("other"))
-	key, allow := k.flags("mine")[1], k.flags("mine")[3]
+	k.allows("one", k.pub("other"))
+	k.allows("bound", k.at("other", "tcp://127.0.0.1:2"))
+	k.allows("two", k.at("other", "tcp://127.0.0.1:1"), k.at("third", "tcp://127.0.0.1:01/"))
+	pipe := filepath.Join(k.dir, "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	key := k.flags("mine")[1]
+	names := strings.NewReplacer("--curve-key KEY", "--curve-key "+key, "--curve-allow KEY", "--curve-allow "+key, "keygen KEY", "keygen "+key, "ALLOW", k.flags("mine")[3],
+		"ONE", k.flags("one")[3], "BOUND", k.flags("bound")[3], "TWO", k.flags("two")[3], "PIPE", pipe)
 	for _, tt := range []struct {
 		mode os.FileMode
 		args string
@@ -434,16 +440,145 @@ func TestKeyFilesAndFlags(t *testing.T) {
 		{0o600, "pd-top --curve-allow ALLOW tcp://127.0.0.1:1", 2, "--curve-allow needs --curve-key"},
 		{0o600, "pd-send --to tcp://127.0.0.1:1 --curve-key KEY --curve-allow ALLOW", 2, "add the line KEY tcp://127.0.0.1:1"},
 		{0o600, "pd-recv serve --proxy tcp://127.0.0.1:1 --curve-key KEY --curve-allow ALLOW", 2, "add the line KEY tcp://127.0.0.1:1"},
+		{0o600, "pd-recv stat --curve-key KEY --curve-allow BOUND tcp://127.0.0.1:1", 2, "no key without an endpoint: add the line KEY tcp://127.0.0.1:1"},
+		{0o600, "pd-recv stat --timeout 1ms --curve-key KEY --curve-allow BOUND TCP://127.0.0.1:02/", 1, "no answer from"},
+		{0o600, "pd-top --once --curve-key KEY --curve-allow BOUND tcp://127.0.0.1:1", 2, "add the line KEY tcp://127.0.0.1:1"},
+		// Who connects to pd-recv and pd-proxy is not whom they connect to.
+		{0o600, "pd-recv serve --proxy tcp://127.0.0.1:1 --curve-key KEY --curve-allow ONE", 2, "add the line KEY tcp://127.0.0.1:1"},
+		{0o600, "pd-proxy --recover tcp://127.0.0.1:1 --curve-key KEY --curve-allow ONE", 2, "add the line KEY tcp://127.0.0.1:1"},
+		{0o600, "pd-recv stat --timeout 1ms --curve-key KEY --curve-allow ONE tcp://127.0.0.1:1", 1, "no answer from"},
+		// One endpoint has one key.
+		{0o600, "pd-recv stat --timeout 1ms --curve-key KEY --curve-allow TWO tcp://127.0.0.1:1", 1, "TWO has several keys for tcp://127.0.0.1:1, in lines 1 and 2: the last is used, that of line 2"},
+		{0o600, "pd-send --to tcp://127.0.0.1:1 --timeout 1ms --curve-key KEY --curve-allow TWO", 0, "in lines 1 and 2: the last is used"},
+		{0o600, "pd-top --once --curve-key KEY --curve-allow TWO tcp://127.0.0.1:1", 1, "in lines 1 and 2: the last is used"},
+		{0o600, "pd-recv serve --curve-key KEY --curve-allow PIPE", 1, "PIPE is a pipe: name a regular file, or a symbolic link to one"},
+		{0o600, "pd-proxy --curve-key PIPE --curve-allow ALLOW", 1, "PIPE is a pipe: name a regular file"},
 		{0o600, "pd-recv serve --curve-key KEY --curve-allow KEY", 1, "line 4"},
 		{0o600, "pd-recv keygen KEY", 1, "is there already"},
 	} {
 		if err := os.Chmod(key, tt.mode); err != nil {
 			t.Fatal(err)
 		}
-		words := strings.Fields(strings.NewReplacer("KEY", key, "ALLOW", allow).Replace(tt.args))
+		words := strings.Fields(names.Replace(tt.args))
 		p := start(t, nil, words[0], words[1:]...)
-		if code := p.exits(); code != tt.code || !strings.Contains(p.stderr(), tt.word) {
-			t.Errorf("%s ends with %d and says %s; want %d and %s", tt.args, code, p.stderr(), tt.code, tt.word)
+		if code, word := p.exits(), names.Replace(tt.word); code != tt.code || !strings.Contains(p.stderr(), word) {
+			t.Errorf("%s ends with %d and says %s; want %d and %s", tt.args, code, p.stderr(), tt.code, word)
+		}
+	}
+}
+
+// The key of a server is exchanged by a line more in the allow files of who
+// connects to it, and a restart of it: they go on without one. That of a client
+// by a line more at the server and a restart of the client.
+func TestKeysAreExchanged(t *testing.T) {
+	t.Parallel()
+	k := newRing(t, "recv", "recv2", "proxy", "proxy2", "send", "send2", "ops")
+	k.allows("proxy", k.pub("send"), k.pub("recv"))
+	proxy := start(t, nil, "pd-proxy", append(k.flags("proxy"), "--json", "--listen", "tcp://127.0.0.1:*")...)
+	notify := listening(proxy)
+	k.allows("recv", k.pub("send"), k.pub("ops"), k.at("proxy", notify))
+	r := receive(t, 8, append(k.flags("recv"), "--proxy", notify, "--ready-ttl", "1s")...)
+	k.allows("send", k.at("recv", r.endpoint), k.at("proxy", notify))
+	k.allows("ops", k.pub("recv"))
+	s := send(t, r, append(k.flags("send"), "--proxy", notify)...)
+	s.write(batch("A", 2, 0, 2))
+	s.result("A", "ready")
+	proxy.event("req_id", "A", "status", "ready")
+
+	// The proxy's: pd-send and pd-recv connect to it.
+	k.allows("send", k.at("recv", r.endpoint), k.at("proxy", notify), k.at("proxy2", notify))
+	k.allows("recv", k.pub("send"), k.pub("ops"), k.at("proxy", notify), k.at("proxy2", notify))
+	s.says("in lines 2 and 3: the last is used")
+	r.says("in lines 3 and 4: the last is used")
+	s.write(batch("B", 2, 0, 2)) // a connection stays
+	s.result("B", "ready")
+	proxy.event("req_id", "B", "status", "ready")
+	proxy.kill(unix.SIGTERM)
+	proxy.exits()
+	k.allows("proxy2", k.pub("send"), k.pub("recv"))
+	proxy = start(t, nil, "pd-proxy", append(k.flags("proxy2"), "--json", "--listen", notify)...)
+	listening(proxy)
+	s.write(batch("C", 2, 0, 2))
+	s.result("C", "ready")
+	proxy.event("req_id", "C", "status", "ready")
+	proxy.says("C") // it expires, which the receiver tells
+
+	// The receiver's.
+	k.allows("send", k.at("recv", r.endpoint), k.at("recv2", r.endpoint), k.at("proxy2", notify))
+	s.says(r.endpoint + ", in lines 1 and 2: the last is used")
+	r.kill(unix.SIGTERM)
+	r.exits()
+	k.allows("recv2", k.pub("send"), k.pub("ops"))
+	k.allows("ops", k.pub("recv2"))
+	r2 := receiveAt(t, r.endpoint, 8, k.flags("recv2")...)
+	s.write(batch("D", 2, 0, 2))
+	s.result("D", "ready")
+	k.statAs("ops", r2)
+
+	// The sender's.
+	k.allows("recv2", k.pub("send"), k.pub("ops"), k.pub("send2"))
+	k.allows("proxy2", k.pub("send"), k.pub("send2"))
+	r2.says("3 peers may connect")
+	proxy.says("2 peers may connect")
+	k.allows("send2", k.at("recv2", r.endpoint), k.at("proxy2", notify))
+	s2 := send(t, r2, append(k.flags("send2"), "--proxy", notify)...)
+	s2.write(batch("E", 2, 0, 2))
+	s2.result("E", "ready")
+	s.ends(0)
+	k.allows("recv2", k.pub("ops"), k.pub("send2"))
+	r2.says("1 are revoked")
+	s2.write(batch("F", 2, 0, 2))
+	s2.result("F", "ready")
+	s2.ends(0)
+}
+
+// An allow file whose file system hangs keeps neither peers out nor a program
+// from ending.
+func TestAllowFileHangs(t *testing.T) {
+	t.Parallel()
+	k := newRing(t, "recv", "ops")
+	k.allows("recv", k.pub("ops"))
+	k.allows("ops", k.pub("recv"))
+	r := receive(t, 8, k.flags("recv")...)
+	proxy := start(t, nil, "pd-proxy", append(k.flags("recv"), "--listen", "tcp://127.0.0.1:*")...)
+	listening(proxy)
+	k.allows("recv", k.pub("ops"), "\n") // another file
+	waiting := hang(t, k.flags("recv")[3])
+	eventually(t, "both wait for the file", func() bool { return waiting() == 2 })
+	k.statAs("ops", r)
+	for _, p := range []*program{r.program, proxy} {
+		p.kill(unix.SIGTERM)
+		if code := p.exits(); code != 0 {
+			t.Errorf("%s ends with %d and says %s", p.name, code, p.stderr())
+		}
+	}
+	late := start(t, nil, "pd-recv", append([]string{"--listen", "tcp://127.0.0.1:*"}, k.flags("recv")...)...)
+	if code := late.exits(); code != 1 || !strings.Contains(late.stderr(), "could not be read within 3s: does its file system hang?") {
+		t.Errorf("a start ends with %d and says %s", code, late.stderr())
+	}
+}
+
+// hang has everybody wait who opens the file, until the end of the test. Only
+// root may. It returns how many there have been.
+func hang(t *testing.T, file string) (waiting func() int) {
+	t.Helper()
+	fd, err := unix.FanotifyInit(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK, unix.O_RDONLY)
+	if err == nil {
+		err = unix.FanotifyMark(fd, unix.FAN_MARK_ADD, unix.FAN_OPEN_PERM, unix.AT_FDCWD, file)
+	}
+	if err != nil {
+		t.Skipf("no file of this host can be made to hang: %v", err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	asked := 0
+	event := make([]byte, unsafe.Sizeof(unix.FanotifyEventMetadata{}))
+	return func() int {
+		for {
+			if n, err := unix.Read(fd, event); err != nil || n != len(event) {
+				return asked
+			}
+			asked++
+			unix.Close(int((*unix.FanotifyEventMetadata)(unsafe.Pointer(&event[0])).Fd))
 		}
 	}
 }

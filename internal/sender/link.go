@@ -217,13 +217,28 @@ func (l *link) flush() {
 	o.out = o.out[sent:]
 }
 
+// unfit ends a session whose receiver does not get on with our socket. With the
+// key that the allow file has by now a new one may.
+func (l *link) unfit() {
+	o := l.opening
+	switch outdated := o.shakes.Outdated(); {
+	case outdated && o.session == nil:
+		l.drop()
+		l.begin()
+	case outdated:
+		l.lose(lost{code: wire.CodeStaleEpoch, err: fmt.Errorf("%s was restarted, with another key: what it had is gone", l.cfg.endpoint)})
+	default:
+		l.lose(lost{err: o.shakes.Why(), code: codeUnreachable})
+	}
+}
+
 // read takes the answers that have come.
 func (l *link) read() {
 	for o := l.opening; o != nil && o == l.opening; {
 		frames, err := sock.Recv(o.socket, answerFrames)
 		if errors.Is(err, sock.ErrAgain) {
 			if o.shakes.Read() {
-				l.lose(lost{err: o.shakes.Why(), code: codeUnreachable})
+				l.unfit()
 			}
 			return
 		}

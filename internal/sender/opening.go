@@ -69,13 +69,7 @@ const (
 
 // begin opens a socket and asks the receiver to attach us.
 func (l *link) begin() {
-	socket, err := l.ctx.Dial(zmq4.DEALER, l.cfg.endpoint, sock.Options{MaxFrame: wire.MaxResponse, Prepare: prepareDealer})
-	var shakes *sock.Handshakes
-	if err == nil {
-		if shakes, err = l.ctx.Handshakes(socket, l.cfg.endpoint); err != nil {
-			socket.Close()
-		}
-	}
+	socket, shakes, err := l.ctx.DialFollowed(zmq4.DEALER, l.cfg.endpoint, sock.Options{MaxFrame: wire.MaxResponse, Prepare: prepareDealer})
 	if err != nil {
 		l.cfg.emit(refused{receiver: l.cfg.receiver, err: err, code: codeUnreachable})
 		return

@@ -109,6 +109,8 @@ func cardAddress(card *net.Interface) (first string, err error) {
 
 func parseListen(endpoint string) (address, error) { return parse(endpoint) }
 
+// parseDial gives equal addresses for endpoints that are only spelled otherwise.
+// Names are not looked up: localhost is not 127.0.0.1 here.
 func parseDial(endpoint string) (address, error) {
 	a, err := parse(endpoint)
 	if err != nil || a.scheme == "ipc" {
@@ -117,8 +119,12 @@ func parseDial(endpoint string) (address, error) {
 	if a.host == "*" {
 		return a, fmt.Errorf("endpoint %q: * is only for listening: name a host", endpoint)
 	}
-	if a.port == "*" || strings.Trim(a.port, "0") == "" {
+	if a.port == "*" || a.port == "0" {
 		return a, fmt.Errorf("endpoint %q: port %s is only for listening: name the port", endpoint, a.port)
+	}
+	a.host = strings.ToLower(a.host)
+	if ip, err := netip.ParseAddr(a.host); err == nil {
+		a.host = ip.String()
 	}
 	return a, nil
 }
@@ -128,11 +134,12 @@ func parse(endpoint string) (address, error) {
 	switch {
 	case !ok:
 		return address{}, fmt.Errorf("endpoint %q has no scheme: write tcp://HOST:PORT", endpoint)
-	case scheme == "ipc":
+	case strings.EqualFold(scheme, "ipc"):
 		return parseIPC(endpoint, rest)
-	case scheme != "tcp":
+	case !strings.EqualFold(scheme, "tcp"):
 		return address{}, fmt.Errorf("endpoint %q: scheme %q is unknown: write tcp://HOST:PORT", endpoint, scheme)
 	}
+	rest = strings.TrimSuffix(rest, "/") // as of a URL
 	colon := strings.LastIndexByte(rest, ':')
 	if colon < 0 || strings.HasSuffix(rest, "]") {
 		return address{}, fmt.Errorf("endpoint %q has no port: write tcp://HOST:PORT", endpoint)
@@ -145,6 +152,9 @@ func parse(endpoint string) (address, error) {
 		return address{}, fmt.Errorf("endpoint %q: %w", endpoint, err)
 	}
 	a.host = strings.Trim(a.host, "[]")
+	if n, err := strconv.ParseUint(a.port, 10, 16); err == nil {
+		a.port = strconv.FormatUint(n, 10) // without zeros in front
+	}
 	return a, nil
 }
 

@@ -80,6 +80,7 @@ func recvEvent(s *zmq4.Socket, flags zmq4.Flag) (Event, error) {
 type Handshakes struct {
 	keys     *Keys
 	endpoint string
+	key      string // the peer's, as the socket has it
 	events   *zmq4.Socket
 	why      error
 	broken   int // in a row
@@ -95,13 +96,23 @@ const (
 	brokenFor    = 2 * time.Second
 )
 
-// Handshakes follows those of s, which was made with Dial.
-func (c *Context) Handshakes(s *zmq4.Socket, endpoint string) (*Handshakes, error) {
-	events, err := c.monitor(s, handshakeEvents)
-	if err != nil {
-		return nil, err
+// DialFollowed is Dial, and follows the handshakes from the first on: it may be
+// the last, for after some that fail ZeroMQ does not try again.
+func (c *Context) DialFollowed(t zmq4.Type, endpoint string, o Options) (*zmq4.Socket, *Handshakes, error) {
+	h := &Handshakes{keys: c.keys, endpoint: endpoint}
+	s, err := c.dial(t, endpoint, o, func(s *zmq4.Socket) (err error) {
+		if c.keys != nil {
+			h.key, err = s.GetCurveServerkeyZ85()
+		}
+		if err == nil {
+			h.events, err = c.monitor(s, handshakeEvents)
+		}
+		return err
+	})
+	if err != nil && h.events != nil {
+		h.events.Close()
 	}
-	return &Handshakes{keys: c.keys, endpoint: endpoint, events: events}, nil
+	return s, h, err
 }
 
 // Socket is to be polled for zmq4.POLLIN.
@@ -113,6 +124,16 @@ func (h *Handshakes) Close() { h.events.Close() }
 // Why is what the last handshake failed by, nil if none has failed since one
 // succeeded.
 func (h *Handshakes) Why() error { return h.why }
+
+// Outdated says whether the allow file has another key by now for the peer than
+// the socket: one made anew would have that.
+func (h *Handshakes) Outdated() bool {
+	if h.keys == nil {
+		return false
+	}
+	key, err := h.keys.server(h.endpoint)
+	return err == nil && key != h.key
+}
 
 // Read takes what has happened. It reports whether the peer will not have us:
 // there is no use in waiting with this socket then, and Why tells what to do.
@@ -136,6 +157,10 @@ func (h *Handshakes) Read() (refused bool) {
 		}
 		refused = protocol || event.Kind == zmq4.EVENT_HANDSHAKE_FAILED_AUTH ||
 			h.keys != nil && h.broken >= enoughBroken && time.Since(h.since) >= brokenFor
+		if h.broken > 0 && h.Outdated() {
+			refused = true
+			h.why = fmt.Errorf("%s has another key by now: that of its line in %s is tried", h.endpoint, h.keys.allow.name)
+		}
 	}
 }
 

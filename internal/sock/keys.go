@@ -7,8 +7,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/pebbe/zmq4"
 )
@@ -21,11 +23,16 @@ type Keys struct {
 	file           string // of the pair
 	public, secret string // in Z85, as everywhere here
 	allow          *allowFile
+	named          bool // whom we connect to must have a line with its endpoint
 	warn           func(kind, text string)
 	refused        atomic.Int64
 	// generation grows whenever somebody is let in and whenever the allow file
 	// changes: who sent a message is known for sure only as long as it stands.
 	generation atomic.Uint64
+
+	mu     sync.Mutex
+	users  int           // Contexts; the allow file is watched while there are any
+	unused chan struct{} // closed when there are none any more
 }
 
 // keyLen is how long a key is in Z85.
@@ -44,14 +51,74 @@ func LoadKeys(keyFile, allowFile string, warn func(kind, text string)) (*Keys, e
 		return nil, errNoCurve
 	}
 	k := &Keys{file: keyFile, warn: warn}
-	err := k.readPair()
+	err := promptly(keyFile, k.readPair)
 	if err == nil {
-		k.allow, err = openAllow(allowFile)
+		err = promptly(allowFile, func() (err error) {
+			k.allow, err = openAllow(allowFile)
+			return err
+		})
 	}
 	if err != nil {
 		return nil, err
 	}
+	k.tellDoubts()
 	return k, nil
+}
+
+// NamedOnly is for a program whose peers connect to it: lines without an
+// endpoint are theirs, and whom it connects to must have one with.
+func (k *Keys) NamedOnly() { k.named = true }
+
+func (k *Keys) tellDoubts() {
+	for _, text := range k.allow.list.Load().doubts(k.allow.name) {
+		k.warn("allow file", "warning: "+text)
+	}
+}
+
+// use is by a Context, until it calls done.
+func (k *Keys) use() (done func()) {
+	if k == nil {
+		return func() {}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.users++; k.users == 1 {
+		k.unused = make(chan struct{})
+		go k.watch(k.unused)
+	}
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.users--; k.users == 0 {
+			close(k.unused)
+		}
+	}
+}
+
+// watch has an eye on the allow file. A file system that hangs keeps nobody else.
+func (k *Keys) watch(unused <-chan struct{}) {
+	for tick := time.Tick(lookEvery); ; {
+		select {
+		case now := <-tick:
+			k.look(now)
+		case <-unused:
+			return
+		}
+	}
+}
+
+// look takes a changed allow file into force.
+func (k *Keys) look(now time.Time) {
+	changed, err := k.allow.look(now)
+	if err != nil {
+		k.warn("allow file", fmt.Sprintf("warning: the keys that were allowed stay so: %v", err))
+	}
+	if changed {
+		k.generation.Add(1)
+		list := k.allow.list.Load()
+		k.warn("allow file", fmt.Sprintf("%s has changed: %d peers may connect, %d are revoked", k.allow.name, len(list.peers), len(list.revoked)))
+		k.tellDoubts()
+	}
 }
 
 // Refused is how many peers were refused since the start: a peer that tries
@@ -75,8 +142,12 @@ func (k *Keys) CheckDial(endpoint string) error {
 	if k == nil {
 		return nil
 	}
-	_, err := k.allow.server(endpoint)
+	_, err := k.server(endpoint)
 	return err
+}
+
+func (k *Keys) server(endpoint string) (key string, err error) {
+	return k.allow.server(endpoint, k.named)
 }
 
 func (k *Keys) readPair() error {
@@ -102,19 +173,13 @@ func (k *Keys) readPair() error {
 
 // readSecret reads a file that nobody else may read.
 func readSecret(name string) (string, error) {
-	f, err := os.Open(name)
+	f, info, err := openFile(name)
 	if err != nil {
 		return "", fmt.Errorf("cannot read the key: %w", err)
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return "", err
-	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	switch {
-	case !info.Mode().IsRegular():
-		return "", fmt.Errorf("key file %s is no regular file", name)
 	case info.Mode().Perm() != keyMode:
 		return "", fmt.Errorf("key file %s has mode %#o, and a secret key's must be %#o: chmod 600 %[1]s, and make a new one if others may have read it",
 			name, info.Mode().Perm(), keyMode)

@@ -24,17 +24,7 @@ type Redialed struct {
 
 // Redial is a Dial that does not give up.
 func (c *Context) Redial(t zmq4.Type, endpoint string, o Options) (*Redialed, error) {
-	r := &Redialed{dial: func() (*zmq4.Socket, *Handshakes, error) {
-		s, err := c.Dial(t, endpoint, o)
-		if err != nil {
-			return nil, nil, err
-		}
-		h, err := c.Handshakes(s, endpoint)
-		if err != nil {
-			s.Close()
-		}
-		return s, h, err
-	}}
+	r := &Redialed{dial: func() (*zmq4.Socket, *Handshakes, error) { return c.DialFollowed(t, endpoint, o) }}
 	return r, r.anew()
 }
 
@@ -59,7 +49,8 @@ func (r *Redialed) Tend() (anew bool) {
 		return false
 	}
 	why := r.handshakes.why
-	if r.anew() != nil {
+	if err := r.anew(); err != nil {
+		r.handshakes.why = err
 		return false
 	}
 	r.handshakes.why = why // until it is known better

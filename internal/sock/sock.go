@@ -66,7 +66,7 @@ type Context struct {
 	keys  *Keys    // nil: none
 	zap   bool     // somebody decides who may connect
 	files []string // paths of the ipc endpoints, to be removed
-	stop  func()   // ends tidy
+	stop  func()   // ends tidy and the watch of the allow file
 
 	mu    sync.Mutex
 	gates []*gate // of the bound sockets; with keys
@@ -92,7 +92,11 @@ func NewContext(keys *Keys) (*Context, error) {
 	c.SetRetryAfterEINTR(false)
 	stop := make(chan struct{})
 	go tidy(stop)
-	return &Context{zmq: c, keys: keys, stop: sync.OnceFunc(func() { close(stop) })}, nil
+	unused := keys.use()
+	return &Context{zmq: c, keys: keys, stop: sync.OnceFunc(func() {
+		close(stop)
+		unused()
+	})}, nil
 }
 
 // Close waits until what closed sockets have left to send is sent or their
@@ -152,6 +156,11 @@ func (c *Context) Listen(t zmq4.Type, endpoint string, o Options) (*zmq4.Socket,
 // Dial makes a connecting socket. It does not wait for the peer: ZeroMQ
 // connects, and connects anew, behind the scenes. The error names the endpoint.
 func (c *Context) Dial(t zmq4.Type, endpoint string, o Options) (*zmq4.Socket, error) {
+	return c.dial(t, endpoint, o, func(*zmq4.Socket) error { return nil })
+}
+
+// dial calls before when all but the connection is made.
+func (c *Context) dial(t zmq4.Type, endpoint string, o Options, before func(*zmq4.Socket) error) (*zmq4.Socket, error) {
 	addr, err := parseDial(endpoint)
 	if err != nil {
 		return nil, err
@@ -165,6 +174,9 @@ func (c *Context) Dial(t zmq4.Type, endpoint string, o Options) (*zmq4.Socket, e
 		return nil, fmt.Errorf("cannot connect to %s: %w", endpoint, err)
 	}
 	if err = c.identify(s, endpoint); err == nil {
+		err = before(s)
+	}
+	if err == nil {
 		err = connect(s, addr.String())
 	}
 	if err != nil {

@@ -58,7 +58,7 @@ func (c *Context) identify(s *zmq4.Socket, endpoint string) error {
 	if c.keys == nil {
 		return nil
 	}
-	key, err := c.keys.allow.server(endpoint)
+	key, err := c.keys.server(endpoint)
 	if err != nil {
 		return err
 	}
@@ -85,10 +85,9 @@ func (c *Context) openZAP() error {
 	return nil
 }
 
-// decide answers ZeroMQ's questions, and has an eye on the allow file.
+// decide answers ZeroMQ's questions, and cuts off who is not allowed any more.
 func (c *Context) decide(rep *zmq4.Socket) {
 	defer rep.Close()
-	looked := time.Now()
 	list := c.keys.allow.list.Load()
 	for {
 		frames, err := RecvWait(rep, zapFrames)
@@ -97,10 +96,6 @@ func (c *Context) decide(rep *zmq4.Socket) {
 			_ = Send(rep, c.keys.verdict(frames)...)
 		case !errors.Is(err, ErrAgain):
 			return // the Context is being closed
-		}
-		if now := time.Now(); now.Sub(looked) >= lookEvery {
-			looked = now
-			c.keys.look(now)
 		}
 		if now := c.keys.allow.list.Load(); now != list {
 			list = now
@@ -133,19 +128,6 @@ func (k *Keys) verdict(ask [][]byte) [][]byte {
 		k.refuse("unknown key", fmt.Sprintf("refused %s: its key %s is not in %s", ask[3], key, k.allow.name))
 	}
 	return answer("400", "key is not allowed", "")
-}
-
-// look takes a changed allow file into force.
-func (k *Keys) look(now time.Time) {
-	changed, err := k.allow.look(now)
-	if err != nil {
-		k.warn("allow file", fmt.Sprintf("warning: the keys that were allowed stay so: %v", err))
-	}
-	if changed {
-		k.generation.Add(1)
-		list := k.allow.list.Load()
-		k.warn("allow file", fmt.Sprintf("%s has changed: %d peers may connect, %d are revoked", k.allow.name, len(list.peers), len(list.revoked)))
-	}
 }
 
 // gate keeps out of a bound socket what comes from peers whose key was revoked

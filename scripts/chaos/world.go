@@ -139,11 +139,6 @@ func newWorld(c config, l *ledger, bin, dir string) (*world, error) {
 	if w.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
 		return nil, err
 	}
-	if c.keys {
-		if err := w.makeKeys(); err != nil {
-			return nil, err
-		}
-	}
 	for i := range c.proxies {
 		p := &proxy{index: i}
 		p.name = fmt.Sprint("proxy", i)
@@ -163,6 +158,11 @@ func newWorld(c config, l *ledger, bin, dir string) (*world, error) {
 		}
 		r.decoders = newDecoders(w, r)
 		w.receivers = append(w.receivers, r)
+	}
+	if c.keys {
+		if err := w.makeKeys(); err != nil {
+			return nil, err
+		}
 	}
 	for i := range c.senders {
 		s := &sender{index: i, proxy: w.proxies[i%len(w.proxies)]}
@@ -190,12 +190,23 @@ func newWorld(c config, l *ledger, bin, dir string) (*world, error) {
 // makeKeys makes one pair, which all have.
 func (w *world) makeKeys() error {
 	key := filepath.Join(w.dir, "key")
-	_, public, err := sock.MakeKeys(key)
+	public, _, err := sock.MakeKeys(key)
 	if err != nil {
 		return err
 	}
-	w.keyFlags = []string{"--curve-key", key, "--curve-allow", public}
-	w.keys, err = sock.LoadKeys(key, public, func(kind, text string) { w.violated("%s: %s", kind, text) })
+	lines := public + "\n"
+	for _, p := range w.proxies {
+		lines += public + " " + endpoint(p.port) + "\n"
+	}
+	for _, r := range w.receivers {
+		lines += public + " " + endpoint(r.port) + "\n"
+	}
+	allow := key + ".allow"
+	if err := os.WriteFile(allow, []byte(lines), 0o600); err != nil {
+		return err
+	}
+	w.keyFlags = []string{"--curve-key", key, "--curve-allow", allow}
+	w.keys, err = sock.LoadKeys(key, allow, func(kind, text string) { w.violated("%s: %s", kind, text) })
 	return err
 }
 
