@@ -200,7 +200,7 @@ func (c *Context) watchBound(s *zmq4.Socket) error {
 	if err != nil {
 		return err
 	}
-	go func() {
+	c.helpers.Go(func() {
 		defer events.Close()
 		w := strangers{keys: c.keys, here: map[int]stranger{}}
 		defer func() { w.forget(time.Now()) }()
@@ -218,7 +218,7 @@ func (c *Context) watchBound(s *zmq4.Socket) error {
 				swept = now
 			}
 		}
-	}()
+	})
 	return nil
 }
 

@@ -63,10 +63,13 @@ type Options struct {
 // Context owns the sockets of a process, or of a part of it.
 type Context struct {
 	zmq   *zmq4.Context
-	keys  *Keys    // nil: none
-	zap   bool     // somebody decides who may connect
-	files []string // paths of the ipc endpoints, to be removed
-	stop  func()   // ends tidy and the watch of the allow file
+	keys  *Keys         // nil: none
+	zap   *Waker        // of who decides who may connect, if somebody does
+	files []string      // paths of the ipc endpoints, to be removed
+	stop  func()        // ends what goes on beside the sockets
+	ended chan struct{} // closed by stop
+
+	helpers sync.WaitGroup // goroutines that have sockets
 
 	mu    sync.Mutex
 	gates []*gate // of the bound sockets; with keys
@@ -93,7 +96,7 @@ func NewContext(keys *Keys) (*Context, error) {
 	stop := make(chan struct{})
 	go tidy(stop)
 	unused := keys.use()
-	return &Context{zmq: c, keys: keys, stop: sync.OnceFunc(func() {
+	return &Context{zmq: c, keys: keys, ended: stop, stop: sync.OnceFunc(func() {
 		close(stop)
 		unused()
 	})}, nil
@@ -104,6 +107,10 @@ func NewContext(keys *Keys) (*Context, error) {
 // ipc endpoints: ZeroMQ leaves them.
 func (c *Context) Close() error {
 	c.stop()
+	if c.zap != nil {
+		c.zap.Wake()
+	}
+	c.helpers.Wait()
 	for _, file := range c.files {
 		_ = os.Remove(file) // the next one to listen there replaces it
 	}

@@ -68,34 +68,49 @@ func (c *Context) identify(s *zmq4.Socket, endpoint string) error {
 // openZAP starts the goroutine that decides who may connect. It ends with the
 // Context.
 func (c *Context) openZAP() error {
-	if c.zap {
+	if c.zap != nil {
 		return nil
 	}
 	rep, err := c.open(zmq4.REP, Options{Linger: -1}, false)
 	if err != nil {
 		return err
 	}
-	err = errors.Join(rep.SetRcvtimeo(lookEvery), uninterrupted(func() error { return rep.Bind(zapEndpoint) }))
+	waker, err := c.NewWaker()
+	if err == nil {
+		if err = uninterrupted(func() error { return rep.Bind(zapEndpoint) }); err != nil {
+			waker.Close()
+		}
+	}
 	if err != nil {
 		rep.Close()
 		return err
 	}
-	c.zap = true
-	go c.decide(rep)
+	c.zap = waker
+	c.helpers.Go(func() { c.decide(rep, waker) })
 	return nil
 }
 
 // decide answers ZeroMQ's questions, and cuts off who is not allowed any more.
-func (c *Context) decide(rep *zmq4.Socket) {
+func (c *Context) decide(rep *zmq4.Socket, waker *Waker) {
 	defer rep.Close()
+	defer waker.Close()
+	poller := zmq4.NewPoller()
+	poller.Add(rep, zmq4.POLLIN)
+	poller.Add(waker.Socket(), zmq4.POLLIN)
 	list := c.keys.allow.list.Load()
 	for {
-		frames, err := RecvWait(rep, zapFrames)
-		switch {
-		case err == nil || errors.Is(err, ErrFrames):
+		if _, err := Wait(poller, lookEvery); err != nil {
+			return
+		}
+		waker.Drain()
+		select {
+		case <-c.ended:
+			return
+		default:
+		}
+		frames, err := Recv(rep, zapFrames)
+		if err == nil || errors.Is(err, ErrFrames) {
 			_ = Send(rep, c.keys.verdict(frames)...)
-		case !errors.Is(err, ErrAgain):
-			return // the Context is being closed
 		}
 		if now := c.keys.allow.list.Load(); now != list {
 			list = now
