@@ -61,7 +61,11 @@ func (o *options) refresh(ctx context.Context, f *feed, model *top.Model, stderr
 				snapshots[i] = snapshot
 			}
 			if is := f.states[i].State; is == top.Stale && was != is && o.json {
-				fmt.Fprintf(stderr, "pd-top: %s: STALE since %s\n", f.endpoints[i], f.states[i].Since.UTC().Format(time.RFC3339))
+				since, why := f.states[i].Since.UTC().Format(time.RFC3339), ""
+				if f.states[i].Err != "" {
+					why = ": " + f.states[i].Err
+				}
+				fmt.Fprintf(stderr, "pd-top: %s: STALE since %s%s\n", f.endpoints[i], since, why)
 			}
 			if snapshots[i] == nil && f.states[i].State == top.Live {
 				missing++

@@ -163,7 +163,7 @@ func (f *feed) missing() error {
 
 // state is how it is with a source now.
 func (f *feed) state(i int, r monitor.Reading, delay time.Duration, now time.Time) top.Status {
-	s := top.Status{Source: i, State: top.Live, Since: r.Heard, Retry: r.Retry, Err: r.Err, Now: now}
+	s := top.Status{Source: i, State: top.Live, Since: r.Heard, Retry: r.Retry, Err: r.Err, Refused: r.Refused, Now: now}
 	silence := max(2*delay, 2*min(r.Pace, slowestPace), leastSilence)
 	switch {
 	case r.Heard.IsZero():

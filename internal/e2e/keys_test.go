@@ -286,6 +286,26 @@ func TestKeyRevokedWhileInUse(t *testing.T) {
 	}
 }
 
+// A pd-top whose key is revoked while it watches says so, and not only that
+// nothing comes any more.
+func TestTopKeyRevoked(t *testing.T) {
+	t.Parallel()
+	k := newRing(t, "recv", "top", "other")
+	k.allows("recv", k.pub("top"), k.pub("other"))
+	k.allows("top", k.pub("recv"))
+	_, one := watched(t, 8, k.flags("recv")...)
+	_, two := watched(t, 8, k.flags("recv")...)
+	single := watch(t, 120, 24, append(k.flags("top"), one)...)
+	both := watch(t, 160, 24, append(k.flags("top"), one, two)...)
+	single.shows("it is live", has("LIVE"))
+	both.shows("both are live", has("2 LIVE"))
+	k.allows("recv", k.pub("other"))
+	single.shows("that the key is refused", has("REFUSED", "refused our key: add the line"))
+	both.shows("that the key is refused", has("REFUSED", "refused our key: add"))
+	k.allows("recv", k.pub("top"), k.pub("other"))
+	single.shows("it is live again", has("LIVE"))
+}
+
 // Keys at one end only: both say so, within the time-out.
 func TestKeysAtOneEnd(t *testing.T) {
 	t.Parallel()

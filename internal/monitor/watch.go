@@ -70,7 +70,6 @@ type source struct {
 	events   *zmq4.Socket // what becomes of its connection
 	eventAt  time.Time    // when something last did
 	keys     *sock.Keys
-	unfit    bool // its keys and ours are why there is no connection
 
 	mu        sync.Mutex
 	snapshot  []byte // the newest, nil once it is read
@@ -89,6 +88,7 @@ type Reading struct {
 	Heard     time.Time     // when a Snapshot last came; zero: never
 	Pace      time.Duration // between the last two Snapshots; 0 unless there are two
 	Connected bool
+	Refused   bool   // its keys and ours are why it is not, as Err says
 	Retry     int    // attempts to connect since it was connected
 	Bad       int64  // messages, so far, that were neither a Snapshot nor an Event
 	Err       string // what is wrong with it; empty: nothing
@@ -351,17 +351,17 @@ func (s *source) connectionEvent(event zmq4.Event, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if why != nil {
-		s.state.Err, s.state.Connected, s.unfit = why.Error(), false, true
+		s.state.Err, s.state.Connected, s.state.Refused = why.Error(), false, true
 		return
 	}
 	switch event {
 	case zmq4.EVENT_HANDSHAKE_SUCCEEDED:
-		s.state.Connected, s.state.Retry, s.state.Err, s.unfit = true, 0, "", false
+		s.state.Connected, s.state.Retry, s.state.Err, s.state.Refused = true, 0, "", false
 	case zmq4.EVENT_CONNECT_RETRIED:
 		s.state.Connected = false
 		s.state.Retry++
 	default: // the end of a connection, or of the attempt to have one
-		if !s.state.Connected && !s.unfit {
+		if !s.state.Connected && !s.state.Refused {
 			s.state.Err = "whoever listens there publishes nothing for monitors: give the endpoint of its --monitor"
 		}
 		s.state.Connected = false

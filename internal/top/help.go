@@ -51,6 +51,7 @@ var words = []string{
 	"TAKEN    a decoder is reading it",
 	"STALE    nothing comes from the endpoint: these are the last numbers known;",
 	"         of a pd-send's receiver: it is watched too, and is so",
+	"REFUSED  the same, for our key is not taken there, or theirs not here",
 	"DRAINING it was told to stop: new requests are refused, those it has go on",
 	"SILENT   a pd-send is attached there and has heard nothing for 10s",
 	"",

@@ -10,34 +10,28 @@ import (
 
 // overviewTop is the line above the overview.
 func (m *Model) overviewTop() []line {
-	var live, draining, stale, waits int
+	states := map[string]int{}
+	styles := map[string]style{"LIVE": good}
 	var newest time.Time
 	for i := range m.sources {
 		v := m.view(i)
-		switch {
-		case v.status.State == Stale:
-			stale++
-		case v.frame == nil:
-			waits++
-		case v.frame.recv != nil && v.frame.recv.Draining:
-			draining++
-		default:
-			live++
+		word, st := v.word()
+		if word == "RESTARTED" {
+			word = "LIVE"
+		} else {
+			styles[word] = st
 		}
+		states[word]++
 		if v.frame != nil && v.frame.life.time.After(newest) {
 			newest = v.frame.life.time
 		}
 	}
 	l := line{{"pd-top", strong}, {fmt.Sprintf("  %d endpoints  every %s", len(m.sources), shortDuration(m.delay)), plain}}
-	right := text(clock(newest)).add(good, fmt.Sprintf("  %d LIVE", live))
-	if draining > 0 {
-		right = right.add(warn, fmt.Sprintf("  %d DRAINING", draining))
-	}
-	if stale > 0 {
-		right = right.add(bad, fmt.Sprintf("  %d STALE", stale))
-	}
-	if waits > 0 {
-		right = right.add(warn, fmt.Sprintf("  %d WAITING", waits))
+	right := text(clock(newest))
+	for _, word := range []string{"LIVE", "DRAINING", "REFUSED", "STALE", "WAITING"} {
+		if n := states[word]; n > 0 || word == "LIVE" {
+			right = right.add(styles[word], fmt.Sprintf("  %d %s", n, word))
+		}
 	}
 	if m.frozen != nil {
 		right = right.add(warn, "  PAUSED")
@@ -97,7 +91,10 @@ func (m *Model) summary(i int) summary {
 			notes = append(notes, m.units.count(n)+" failed")
 		}
 	}
-	if v.status.State == Stale {
+	switch word, _ := v.word(); {
+	case word == "REFUSED":
+		notes = append([]string{strings.TrimPrefix(v.status.Err, v.endpoint+" ")}, notes...)
+	case v.status.State == Stale:
 		notes = append([]string{"heard " + clock(f.life.time)}, notes...)
 	}
 	s.note = strings.Join(notes, ", ")

@@ -388,6 +388,9 @@ func (s *source) tellStatus(now Status) {
 	switch now.State {
 	case Stale:
 		e.text = s.frame.life.id + ": nothing comes any more"
+		if now.Refused {
+			e.text += ": " + now.Err
+		}
 	case Live:
 		if was.State != Stale {
 			return

@@ -63,7 +63,9 @@ type Status struct {
 	Since  time.Time // of the state
 	Retry  int       // attempts to connect since then
 	Err    string    // of the last
-	Now    time.Time
+	// Refused: by its keys or by ours, as Err says.
+	Refused bool
+	Now     time.Time
 }
 
 // SetDelay comes out as a command's message: the program is to refresh so often

@@ -177,6 +177,8 @@ func (m *Model) word(v view) (string, style) {
 // word says in capitals how it is with a source.
 func (v *view) word() (string, style) {
 	switch {
+	case v.status.State != Live && v.status.Refused:
+		return "REFUSED", bad
 	case v.status.State == Stale:
 		return "STALE", bad
 	case v.frame == nil:
@@ -197,6 +199,11 @@ func (v *view) restartedLately() bool {
 func (m *Model) banner(v view) line {
 	var l line
 	switch word, _ := v.word(); word {
+	case "REFUSED":
+		l = l.add(bad, "REFUSED").add(plain, fmt.Sprintf(" for %s: %s", m.lasting(v), clean(v.status.Err, m.opts.ASCII)))
+		if v.frame != nil {
+			l = l.add(plain, "; the numbers are of "+clock(v.frame.life.time))
+		}
 	case "STALE":
 		l = l.add(bad, "STALE").add(plain, fmt.Sprintf(" for %s, since %s: these are the last numbers known%s", m.lasting(v), clock(v.status.Since), m.retries(v)))
 	case "WAITING":

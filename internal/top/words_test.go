@@ -125,6 +125,30 @@ func TestReceiverIsDraining(t *testing.T) {
 	}
 }
 
+// Who refuses our keys is told from who has ended, on every screen.
+func TestReceiverRefuses(t *testing.T) {
+	no := Status{State: Stale, Since: start, Err: endpoints3[0] + " refused our key: add the line", Refused: true, Now: start.Add(5 * time.Second)}
+	for _, h := range []int{30, 5} {
+		m := shown(Options{}, 120, h)
+		m.Update(no)
+		if got := m.View(); !strings.Contains(got, "REFUSED") || strings.Contains(got, "STALE") || h > 5 && !strings.Contains(got, "refused our key: add the line") {
+			t.Errorf("height %d:\n%s", h, got)
+		}
+	}
+	m := all(160, 30, endpoints3...)
+	m.Update(no)
+	if got := m.View(); !regexp.MustCompile(`REFUSED.* refused our key: add the line`).MatchString(got) || !strings.Contains(got, "2 LIVE  1 REFUSED") {
+		t.Errorf("the overview does not say why:\n%s", got)
+	}
+	m = New(Options{Endpoints: endpoints3[:1]})
+	m.Update(tea.WindowSizeMsg{Width: 100, Height: 24})
+	no.State = Waiting
+	m.Update(no)
+	if got := m.View(); !strings.Contains(got, "REFUSED for 5s: "+no.Err) {
+		t.Errorf("nothing has come yet:\n%s", got)
+	}
+}
+
 // What ends many requests at a time is told of a few and counted; who looks for
 // one of them finds it.
 func TestManyEndAtOnce(t *testing.T) {
