@@ -63,7 +63,7 @@ func planCommand() *urfave.Command {
 	o := &planOptions{}
 	o.modelFlag = cli.Var(&o.model, "model", "NAME", "llama-3.1-8b", "whose KV cache: "+strings.Join(modelNames(), ", "), cli.OneOf(modelNames()...))
 	o.perToken = cli.Var(&o.BytesPerToken, "bytes-per-token", "SIZE", "", "KV cache of one token, instead of --model", cli.Size)
-	o.targeted = cli.Var(&o.target, "target-p99", "TIME", "", "find the smallest buffer in which 99% wait no longer for admission and nobody is lost", cli.Delay)
+	o.targeted = cli.Var(&o.target, "target-p99", "TIME", "", "find the smallest buffer in which 99% wait no longer for admission and all are served", cli.Delay)
 	return &urfave.Command{
 		Name: "plan", Usage: "how large a buffer must be, from a trace or a manifest", UsageText: "pd-recv plan [flags] [FILE]",
 		Description: `FILE, or the standard input without one or for -, is a Mooncake trace or a manifest of pd-send. It is replayed in
@@ -92,7 +92,7 @@ output takes at --decode-rate.
 			cli.Var(&o.ConsumeToken, "consume-per-token", "TIME", "0s", "and for each of its tokens", cli.Delay),
 			cli.Var(&o.DecodeRate, "decode-rate", "N", "", "and until its output is decoded, at N tokens a second; needs a trace", cli.Factor),
 			cli.Var(&o.LostEvery, "lost-every", "N", "", "of every N requests one loses its sender as soon as that has slots; 0 or inf: none", cli.Count),
-			cli.Var(&o.Lease, "lease", "TIME", "15s", "until such a sender is given up", cli.Delay),
+			cli.Var(&o.Lease, "lease", "TIME", "15s", "until such a sender is given up", lease),
 			cli.Bool(&o.json, "json", "print a JSON object a line instead of a table"),
 			cli.Var(&o.plot, "plot", "FILE", "", "draw wait against buffer size into FILE.svg", svgFile),
 		},
@@ -108,6 +108,9 @@ func numbers(s string) ([]int, error) { return list(s, cli.Int(0, 1<<30)) }
 func list[T comparable](s string, parse func(string) (T, error)) ([]T, error) {
 	var values []T
 	for _, word := range strings.Split(s, ",") {
+		if strings.TrimSpace(word) == "" {
+			return nil, errors.New("lacks a value: write them with commas between, as in 1GiB,2GiB or 0,8")
+		}
 		v, err := parse(strings.TrimSpace(word))
 		if err != nil {
 			return nil, fmt.Errorf("%q %w", word, err)
@@ -138,6 +141,12 @@ func (o *planOptions) run(c *urfave.Context) error {
 		o.BytesPerToken = models[o.model]
 	}
 	o.TokensPerChunk, o.Senders, o.SenderShare = int64(o.tokens), o.senders, o.share.of
+	if err := o.Options.Check(); err != nil {
+		return cli.Usagef("%v: change --bytes-per-token, --model or --tokens-per-chunk", err)
+	}
+	if err := o.canDraw(); err != nil {
+		return err
+	}
 	load, err := o.read(c.Args().First())
 	if err != nil {
 		return err
@@ -239,6 +248,23 @@ func sideBySide[T any](jobs []func() T) []T {
 	return results
 }
 
+// canDraw tries --plot before the work, which may take minutes. What is there stays
+// as it is.
+func (o *planOptions) canDraw() error {
+	if o.plot == "" {
+		return nil
+	}
+	_, missing := os.Lstat(o.plot)
+	f, err := os.OpenFile(o.plot, os.O_WRONLY|os.O_CREATE, 0o666)
+	if err != nil {
+		return fmt.Errorf("cannot draw: %w: name another file with --plot", err)
+	}
+	if missing != nil {
+		_ = os.Remove(o.plot)
+	}
+	return f.Close()
+}
+
 func (o *planOptions) draw(results []plan.Result) error {
 	if o.plot == "" {
 		return nil
@@ -266,17 +292,21 @@ func (p *planOutput) results(results []plan.Result) error {
 			"kind": "load", "input": p.load.Kind, "requests": p.load.Requests(), "chunks": p.load.Chunks, "chunk_size": p.load.ChunkBytes,
 			"median_chunks": p.load.Median(), "largest_chunks": p.load.Largest, "empty": p.load.Empty, "cancel_lines": p.load.Cancels,
 		})
-		for i := range results {
-			err = errors.Join(err, p.line(runLine("run", &results[i])))
+		for i := 0; i < len(results) && err == nil; i++ {
+			err = p.line(runLine("run", &results[i]))
 		}
 		return err
 	}
-	_, err := fmt.Fprintf(p.w, "%d requests of %s, median %d chunks, largest %d, %d in all; a chunk has %s\n\n",
-		p.load.Requests(), "a "+p.load.Kind, p.load.Median(), p.load.Largest, p.load.Chunks, plan.Size(p.load.ChunkBytes))
-	if left := p.load.Cancels; err == nil && left > 0 {
-		_, err = fmt.Fprintf(p.w, "%d cancel lines are left out: their requests are sent whole\n\n", left)
+	if _, err := fmt.Fprintf(p.w, "%d requests of %s, median %d chunks, largest %d, %d in all; a chunk has %s\n\n",
+		p.load.Requests(), "a "+p.load.Kind, p.load.Median(), p.load.Largest, p.load.Chunks, plan.Size(p.load.ChunkBytes)); err != nil {
+		return err
 	}
-	return errors.Join(err, plan.Table(p.w, results))
+	if left := p.load.Cancels; left > 0 {
+		if _, err := fmt.Fprintf(p.w, "%d cancel lines are left out: their requests are sent whole\n\n", left); err != nil {
+			return err
+		}
+	}
+	return plan.Table(p.w, results)
 }
 
 // smallest looks for the buffer that meets the target, for each policy.
@@ -296,7 +326,11 @@ func (p *planOutput) smallest() error {
 	}
 	unmet := 0
 	if !p.o.json {
-		if _, err := fmt.Fprintf(p.w, "\nThe smallest buffer with a wait of at most %v for 99 of 100 requests, and none lost:\n", p.o.target); err != nil {
+		but := ""
+		if p.o.LostEvery > 0 {
+			but = " but those that lose their sender"
+		}
+		if _, err := fmt.Fprintf(p.w, "\nThe smallest buffer with a wait of at most %v for 99 of 100 requests, and all served%s:\n", p.o.target, but); err != nil {
 			return err
 		}
 	}

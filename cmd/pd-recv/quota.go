@@ -28,6 +28,13 @@ func parseShare(s string) (share, error) {
 	return share{slots: n}, err
 }
 
+func (q share) String() string {
+	if q.percent > 0 {
+		return strconv.Itoa(q.percent) + "%"
+	}
+	return strconv.Itoa(q.slots)
+}
+
 // of is how many of so many slots it is, at least one; 0: all.
 func (q share) of(slots int) int {
 	n := q.slots

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/big"
 	"os"
 	"slices"
 	"strconv"
@@ -217,10 +218,14 @@ func (o *serveOptions) complete() error {
 // "too_large" would be noticed only under load.
 func (o *serveOptions) holdsPrefill() error {
 	r := &o.Reservation
-	need := (o.prefill + o.tokens - 1) / o.tokens
+	need := o.prefill / o.tokens
+	if o.prefill%o.tokens > 0 {
+		need++
+	}
 	if need > r.Slots {
-		return cli.Usagef("--max-prefill %d needs %d chunks of %d tokens, --buffer-size %d holds %d: needs at least %d bytes",
-			o.prefill, need, o.tokens, o.buffer, r.Slots, int64(need)*r.SlotBytes)
+		bytes := new(big.Int).Mul(big.NewInt(int64(need)), big.NewInt(r.SlotBytes))
+		return cli.Usagef("--max-prefill %d needs %d chunks of %d tokens, --buffer-size %d holds %d: needs at least %v bytes",
+			o.prefill, need, o.tokens, o.buffer, r.Slots, bytes)
 	}
 	if share := r.SenderShare; share > 0 && need > share {
 		return cli.Usagef("--max-prefill %d needs %d chunks of %d tokens, --sender-share lets one sender have %d of %d: needs at least %d",
@@ -251,6 +256,9 @@ func (o *serveOptions) sayBefore(log *cli.Log) {
 	if rest := o.buffer % r.SlotBytes; rest > 0 {
 		log.Printf("%d bytes of the buffer are not used: they fill no slot of %d bytes", rest, r.SlotBytes)
 	}
+	if o.share != (share{}) && r.SenderShare == 0 {
+		log.Printf("warning: --sender-share %v limits nobody: the buffer has %d slots", o.share, r.Slots)
+	}
 	log.CheckFiles(fewFiles, "each sender takes two, by ofi fourteen")
 	if slices.Contains(o.engines, "ofi") && o.fabric.Locks() {
 		log.CheckLocked(o.fabric.Provider, "the buffer", o.buffer)
@@ -264,9 +272,11 @@ func (o *serveOptions) sayAfter(log *cli.Log, running *receiver.Receiver) {
 		endpoint, r.Slots, humanize.IBytes(uint64(r.SlotBytes)), running.WrittenBy(),
 		limit(r.AdmitTimeout == 0, r.AdmitTimeout.String()), limit(r.QueueLimit == 0, strconv.Itoa(r.QueueLimit)),
 		limit(r.QueueBytes == 0, humanize.IBytes(uint64(r.QueueBytes))))
-	if r.SenderQueue > 0 || r.SenderShare > 0 {
-		log.Printf("one sender has at most %s slots, and its requests that wait need at most %s",
-			limit(r.SenderShare == 0, strconv.Itoa(r.SenderShare)), limit(r.SenderQueue == 0, strconv.Itoa(r.SenderQueue)))
+	if r.SenderShare > 0 {
+		log.Printf("one sender has at most %d slots", r.SenderShare)
+	}
+	if r.SenderQueue > 0 {
+		log.Printf("the requests of one sender that wait need at most %d slots together", r.SenderQueue)
 	}
 	log.Public(endpoint, "reach", o.Keys)
 }

@@ -37,7 +37,7 @@ func takeCommand() *urfave.Command {
 		Name: "take", Usage: "read a ready request's bytes and release it", UsageText: "pd-recv take [flags] ENDPOINT REQ_ID",
 		Description: "Reads the receiver's memory, so it runs on the same host as the same user.",
 		Flags: append([]urfave.Flag{
-			cli.Var(&o.output, "o", "FILE", "", "write to FILE instead of stdout; - is stdout even if it is a terminal", cli.Text),
+			cli.Var(&o.output, "o", "FILE", "", "write to FILE instead of stdout; - is stdout even if it is a terminal", outputFile),
 			cli.Bool(&o.keep, "keep", "give the request back: it stays ready"),
 			timeoutFlag(&o.timeout),
 		}, o.curve.Flags()...),
@@ -54,6 +54,13 @@ func takeCommand() *urfave.Command {
 			})
 		},
 	}
+}
+
+func outputFile(s string) (string, error) {
+	if s == "" {
+		return "", errors.New("is empty: name a file, or - for stdout")
+	}
+	return s, nil
 }
 
 // take writes a request out and releases it. Whatever goes wrong before all is

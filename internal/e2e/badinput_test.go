@@ -85,7 +85,7 @@ func TestBadFlags(t *testing.T) {
 			"sender-requests": "count", "sender-queue": "count", "sender-share": "share", "curve-key": "file", "curve-allow": "file",
 		}},
 		{[]string{"pd-recv", "stat"}, map[string]string{"timeout": "duration", "curve-key": "file", "curve-allow": "file"}},
-		{[]string{"pd-recv", "take"}, map[string]string{"o": "text", "keep": "bool", "timeout": "duration", "curve-key": "file", "curve-allow": "file"}},
+		{[]string{"pd-recv", "take"}, map[string]string{"o": "file", "keep": "bool", "timeout": "duration", "curve-key": "file", "curve-allow": "file"}},
 		{[]string{"pd-recv", "drop"}, map[string]string{"timeout": "duration", "curve-key": "file", "curve-allow": "file"}},
 		{[]string{"pd-send"}, map[string]string{
 			"to": "dial", "proxy": "dial", "notify": "choice", "staging-size": "size", "batch": "count", "engine": "choice",

@@ -64,11 +64,19 @@ type Options struct {
 	Limit          int // requests of a trace; 0: all
 }
 
+// Check says what is wrong with the size of a chunk.
+func (o *Options) Check() error {
+	if o.BytesPerToken < 1 || o.TokensPerChunk < 1 || o.BytesPerToken > maxChunk/o.TokensPerChunk {
+		return fmt.Errorf("a chunk of %d tokens of %d bytes: must have 1 byte to %d", o.TokensPerChunk, o.BytesPerToken, int64(maxChunk))
+	}
+	return nil
+}
+
 // Read reads a manifest or a Mooncake trace, whichever its first record is.
 // Name stands for the input in errors.
 func Read(r io.Reader, name string, o Options) (*Load, error) {
-	if o.BytesPerToken < 1 || o.TokensPerChunk < 1 || o.BytesPerToken > maxChunk/o.TokensPerChunk {
-		return nil, fmt.Errorf("a chunk of %d tokens of %d bytes: must have 1 byte to %d", o.TokensPerChunk, o.BytesPerToken, int64(maxChunk))
+	if err := o.Check(); err != nil {
+		return nil, err
 	}
 	in := bufio.NewReaderSize(r, 64<<10)
 	trace, err := isTrace(in)

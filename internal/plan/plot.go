@@ -23,8 +23,8 @@ const (
 var colours = []string{"#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#000000"}
 
 // Plot draws admission wait, p99, against buffer size as SVG, both to a
-// logarithmic scale, one line a policy. A point is hollow where requests were
-// lost: they timed out or were too large.
+// logarithmic scale, one line a policy. A point is hollow where some were not
+// served: they timed out, were too large, or lost their sender.
 func Plot(w io.Writer, results []Result) error {
 	if len(results) == 0 {
 		return nil
@@ -39,7 +39,7 @@ func Plot(w io.Writer, results []Result) error {
 	}
 	y := top + title*(len(p.policies)+1)
 	fmt.Fprintf(&p.b, `<circle cx="%d" cy="%d" r="%d" fill="#fff" stroke="#444"/>`+"\n", width-right+26, y, radius)
-	p.text(width-right+44, y+4, "start", "some requests lost")
+	p.text(width-right+44, y+4, "start", "some not served")
 	p.b.WriteString("</svg>\n")
 	_, err := io.WriteString(w, p.b.String())
 	return err
