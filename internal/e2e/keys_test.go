@@ -267,11 +267,13 @@ func TestKeyRevokedWhileInUse(t *testing.T) {
 	k.allows("recv", k.pub("good"), k.pub("bad"))
 	k.allows("good", k.pub("recv"))
 	k.allows("bad", k.pub("recv"))
-	r := receive(t, 8, append(k.flags("recv"), "--lease", "1s")...)
+	r := receive(t, 9, append(k.flags("recv"), "--lease", "1s")...)
 	good, bad := send(t, r, append(k.flags("good"), "--name", "good")...), send(t, r, append(k.flags("bad"), "--name", "bad")...)
+	bad.write(batch("ready", 1, 0, 1))
+	bad.result("ready", "ready")
 	bad.write(batch("B", 4, 0, 2))
 	good.write(batch("A", 4, 0, 2))
-	k.settles("good", r, "both have something", func(s snapshot) bool { return s.Slots.Held == 4 })
+	k.settles("good", r, "both have something", func(s snapshot) bool { return s.Slots.Held == 5 })
 	k.allows("recv", k.pub("good"))
 	if l := bad.result("B", "failed"); !strings.Contains(l.str("error"), "refused our key") {
 		t.Errorf("the revoked sender reads %v", l)
@@ -281,8 +283,8 @@ func TestKeyRevokedWhileInUse(t *testing.T) {
 	good.write(batch("A", 4, 2, 2))
 	good.result("A", "ready")
 	good.ends(0)
-	if s := k.statAs("good", r); s.Slots.Free != 4 || s.Counters["refused"] < 1 {
-		t.Errorf("%+v", s)
+	if s := k.statAs("good", r); s.Slots.Free != 4 || s.Slots.Ready != 5 || s.Counters["refused"] < 1 {
+		t.Errorf("what is ready stays, and there is %+v", s)
 	}
 }
 

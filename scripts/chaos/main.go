@@ -35,7 +35,8 @@ import (
 
 const (
 	faultsASecond = 2.2
-	quietShare    = 4                // of a seed's time, one part in so many is for becoming quiet
+	quietShare    = 4 // of a seed's time, one part in so many is for becoming quiet
+	maxSeeds      = 10_000
 	quietMost     = 12 * time.Second // and at most this
 )
 
@@ -64,8 +65,15 @@ func main() {
 	keep := flag.Bool("keep", false, "keep the logs of seeds that went well, too")
 	flag.Parse()
 	list, err := parseSeeds(*seeds)
-	if err != nil || flag.NArg() > 0 || *during <= 0 {
-		fmt.Fprintln(os.Stderr, "chaos: usage: chaos [-bin DIR] [-seed N[-M]] [-time TIME]:", err)
+	switch {
+	case err != nil:
+	case flag.NArg() > 0:
+		err = fmt.Errorf("unexpected argument %q: there are only flags", flag.Arg(0))
+	case *during <= 0:
+		err = fmt.Errorf("-time (TIME of make chaos) %v: must be more than 0, as in 2m", *during)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
 		os.Exit(2)
 	}
 	f := &figures{Outcomes: map[string]int{}, Kinds: map[string]int{}, Lives: map[string]int{}}
@@ -119,18 +127,18 @@ func abilities(w io.Writer) (can able) {
 
 func parseSeeds(s string) (list []uint64, err error) {
 	from, to, isRange := strings.Cut(s, "-")
-	first, err := strconv.ParseUint(from, 10, 32)
-	last := first
-	if err == nil && isRange {
-		last, err = strconv.ParseUint(to, 10, 32)
+	if !isRange {
+		to = from
 	}
-	for n := first; n <= last && err == nil; n++ {
+	first, err1 := strconv.ParseUint(from, 10, 32)
+	last, err2 := strconv.ParseUint(to, 10, 32)
+	if err1 != nil || err2 != nil || first > last || last-first >= maxSeeds {
+		return nil, fmt.Errorf("-seed (SEED of make chaos) %q: must be a number from 0, or a range of at most %d as in 1-20", s, maxSeeds)
+	}
+	for n := first; n <= last; n++ {
 		list = append(list, n)
 	}
-	if err == nil && len(list) == 0 {
-		err = fmt.Errorf("%q is no seed and no range of seeds", s)
-	}
-	return list, err
+	return list, nil
 }
 
 // runSeed runs one world, checks it, and adds its figures.

@@ -131,10 +131,13 @@ func TestCheck(t *testing.T) {
 }
 
 func TestSeeds(t *testing.T) {
-	for in, want := range map[string]int{"1": 1, "3-5": 3, "5-3": 0, "x": 0, "1-": 0, "": 0} {
+	for in, want := range map[string]int{"1": 1, "3-5": 3, "5-3": 0, "x": 0, "1-": 0, "": 0, "-1": 0, "1-4000000000": 0} {
 		list, err := parseSeeds(in)
 		if len(list) != want && err == nil || want > 0 && (err != nil || len(list) != want) {
 			t.Errorf("%q: %v, %v", in, list, err)
+		}
+		if want == 0 && (err == nil || !strings.Contains(err.Error(), "must be a number from 0, or a range")) {
+			t.Errorf("%q: %v", in, err)
 		}
 	}
 }

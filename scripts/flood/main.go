@@ -28,6 +28,7 @@ import (
 const (
 	mostGrowth = 64  // MiB, unless -growth says otherwise
 	leastRate  = 0.5 // of the undisturbed one, unless -ratio says otherwise
+	leastTime  = 5   // seconds of flood in which a rate can be told
 )
 
 func main() {
@@ -66,6 +67,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (ok bool,
 	}
 	if flags.NArg() > 0 || f.rate < 1 || f.count < 1 {
 		fmt.Fprintln(stderr, "flood: there are only flags, and numbers are more than 0")
+		return false, errUsage
+	}
+	if f.ratio > 0 && !*list && f.count < leastTime*f.rate {
+		fmt.Fprintf(stderr, "flood: -count %d at -rate %d is over in %.1f s, too short to compare rates: give -count %d or more, or -ratio 0 to compare none\n",
+			f.count, f.rate, float64(f.count)/float64(f.rate), leastTime*f.rate)
 		return false, errUsage
 	}
 	want, err := regexp.Compile(*only)

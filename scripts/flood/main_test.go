@@ -51,7 +51,7 @@ func TestKindsAreDistinct(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	for _, args := range []string{"-nope", "stray", "-rate 0", "-count 0", "-kinds ("} {
+	for _, args := range []string{"-nope", "stray", "-rate 0", "-count 0", "-kinds (", "-count 100", "-count 14999 -rate 3000"} {
 		var stdout, stderr bytes.Buffer
 		if _, err := run(t.Context(), strings.Fields(args), &stdout, &stderr); err != errUsage || stderr.Len() == 0 || stdout.Len() > 0 {
 			t.Errorf("%s: %v, stderr %q", args, err, stderr.String())
