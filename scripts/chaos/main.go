@@ -31,6 +31,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"github.com/pd-tools/pd-tools/rdma/engines"
+	"github.com/pd-tools/pd-tools/wire"
 )
 
 const (
@@ -79,8 +80,9 @@ func main() {
 	f := &figures{Outcomes: map[string]int{}, Kinds: map[string]int{}, Lives: map[string]int{}}
 	began := time.Now()
 	can := abilities(os.Stderr)
-	for _, seed := range list {
-		err := runSeed(ctx, f, can, *bin, seed, *during/time.Duration(len(list)), *keep)
+	for i, seed := range list {
+		share := (*during - time.Since(began)) / time.Duration(len(list)-i) // of what those before have left
+		err := runSeed(ctx, f, can, *bin, seed, max(share.Truncate(time.Second), time.Second), *keep)
 		if errors.Is(err, context.Canceled) {
 			fmt.Fprintln(os.Stderr, "chaos: interrupted")
 			os.Exit(130)
@@ -217,8 +219,12 @@ func (f *figures) add(l *ledger, wrong []string) {
 		switch {
 		case len(q.results) > 0:
 			f.Outcomes[q.results[0].Status]++
-			if code := q.results[0].Code; code != "" {
+			code := q.results[0].Code
+			if code != "" {
 				f.Outcomes["failed: "+code]++
+			}
+			if code == string(wire.CodeInternal) { // people should look at it
+				fmt.Fprintf(os.Stderr, "request %s of %s failed: internal: %s\n", q.id, q.by.name, q.results[0].Error)
 			}
 		default:
 			f.Outcomes["sender "+string(q.by.how)]++
