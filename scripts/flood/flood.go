@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"regexp"
@@ -428,7 +429,7 @@ func (f *flood) attack(ctx context.Context) error {
 	for i, k := range f.kinds {
 		a := &attacker{flood: f, tally: k, rng: rand.New(rand.NewPCG(1, uint64(i)))}
 		share := k.share() / total
-		all.Go(func() { a.run(ctx, max(1, int(float64(f.count)*share+0.5)), float64(f.rate)*share) })
+		all.Go(func() { a.run(ctx, int(math.Ceil(float64(f.count)*share)), float64(f.rate)*share) })
 	}
 	go func() {
 		if err := f.wait(ctx, time.Hour); err != nil {
