@@ -28,7 +28,7 @@ func everyMessage() []Message {
 		&AttachRequest{Name: "prefill-0", Version: ProtocolVersion, SlotSize: 1 << 20, Engines: []string{"shm", "ofi"}, ByteOrder: BigEndian},
 		&AttachResponse{
 			Error: "no", Code: CodeInternal, Version: ProtocolVersion, Engine: "shm", Token: []byte("secret"), Regions: regions,
-			SlotSize: 1 << 20, SlotCount: 1024, LeaseMS: 15000, ReceiverID: "r-1", Epoch: 7, MaxMessage: MaxMessage, MaxKeys: MaxKeys,
+			SlotSize: 1 << 20, SlotCount: 1024, LeaseMS: 15000, ReceiverID: "r-1", Epoch: 7, MaxMessage: MaxMessage, MaxKeys: MaxKeys, OneFrame: true,
 		},
 		&CommitRequest{ReqID: "req-a", Slots: []int64{1, 2}, Lengths: []int64{10, 1 << 33}, CRCs: []uint32{0, 1<<32 - 1}, Epoch: 7},
 		&CommitResponse{Error: "no", Code: CodeRolledBack, Ready: true},
@@ -157,7 +157,7 @@ func TestNames(t *testing.T) {
 		NameProxyNotif:            "type req_id",
 		NameCancelNotif:           "type req_id keys",
 		NameAttachRequest:         "type name version slot_size engines byte_order",
-		NameAttachResponse:        "type error code version engine token regions slot_size slot_count lease_ms receiver_id epoch max_message max_keys",
+		NameAttachResponse:        "type error code version engine token regions slot_size slot_count lease_ms receiver_id epoch max_message max_keys one_frame",
 		NameCommitRequest:         "type req_id slots lengths crcs epoch",
 		NameCommitResponse:        "type error code ready",
 		NameHeartbeat:             "type epoch",

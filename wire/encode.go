@@ -93,6 +93,8 @@ func isEmpty(v any) bool {
 			}
 		}
 		return true
+	case *bool:
+		return !*v
 	case *accessList:
 		for _, access := range *v {
 			if len(access) > 0 {

@@ -178,6 +178,7 @@ func (m *AttachResponse) fields(fs []field) []field {
 		field{"epoch", optional, 0, &m.Epoch},
 		field{"max_message", optional, 0, &m.MaxMessage},
 		field{"max_keys", optional, 0, &m.MaxKeys},
+		field{"one_frame", omitEmpty, 0, &m.OneFrame},
 	)
 }
 

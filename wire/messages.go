@@ -95,6 +95,7 @@ type AttachResponse struct {
 	Epoch      uint64
 	MaxMessage int64 // bytes a request message
 	MaxKeys    int64 // keys a batch
+	OneFrame   bool  // it takes messages that carry their correlation themselves
 }
 
 // Region describes one piece of registered memory; Desc is the engine's own.

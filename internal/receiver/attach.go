@@ -162,5 +162,6 @@ func (r *Receiver) welcome(resp *wire.AttachResponse, g grant) {
 	resp.LeaseMS = r.cfg.Reservation.Lease.Milliseconds()
 	resp.ReceiverID = r.cfg.ID
 	resp.MaxMessage = wire.MaxMessage
+	resp.OneFrame = true
 	resp.MaxKeys = wire.MaxKeys
 }

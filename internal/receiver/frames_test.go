@@ -21,6 +21,10 @@ func TestOpen(t *testing.T) {
 		fault   string
 	}{
 		{"no delimiter", b("id", "p"), 1, "p", ""},
+		{"one frame with a mark", b("id", "\xc1correlatp"), 1, "p", ""},
+		{"half a mark", b("id", "\xc1correla"), 1, "\xc1correla", ""},
+		{"a mark alone", b("id", "\xc1correlat"), 1, "", ""},
+		{"a mark behind a delimiter", b("id", "", "\xc1correlatp"), 2, "\xc1correlatp", ""},
 		{"LMCache, REQ", b("id", "", "p"), 2, "p", ""},
 		{"correlation", b("id", "corr", "", "p"), 3, "p", ""},
 		{"through a device", b("id", "hop", "hop", "", "p"), 4, "p", ""},

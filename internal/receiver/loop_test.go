@@ -89,7 +89,13 @@ func (l *loop) send(frames ...[]byte) error {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	envelope := joined(frames[:len(frames)-1])
+	last := len(frames) - 1
+	envelope, answer := joined(frames[:last]), frames[last]
+	if last == 1 {
+		var mark []byte
+		mark, answer = wire.CutMark(answer)
+		envelope += string(mark)
+	}
 	if l.open[envelope] == 0 {
 		l.t.Fatalf("an answer to %q, which nobody has asked, or a second one", envelope)
 	}
@@ -103,9 +109,9 @@ func (l *loop) send(frames ...[]byte) error {
 	}
 	l.open[envelope]--
 	l.answered++
-	m, err := wire.Decode(frames[len(frames)-1])
+	m, err := wire.Decode(answer)
 	if err != nil {
-		l.t.Fatalf("the answer %q: %v", frames[len(frames)-1], err)
+		l.t.Fatalf("the answer %q: %v", answer, err)
 	}
 	if a, ok := m.(*wire.AllocResponse); ok && a.Code == "" {
 		l.granted = append(l.granted, a.RemoteIndexes...)
@@ -135,7 +141,12 @@ func (l *loop) message(from int, frames ...[]byte) {
 	if i := slices.IndexFunc(cut[1:], func(f []byte) bool { return len(f) == 0 }); i >= 0 {
 		end = i + 2
 	}
-	l.open[joined(cut[:end])]++
+	envelope := joined(cut[:end])
+	if end == 1 && len(cut) == 2 {
+		mark, _ := wire.CutMark(cut[1])
+		envelope += string(mark)
+	}
+	l.open[envelope]++
 	l.asked++
 	if len(frames) > maxFrames {
 		l.tooLong(cut)
@@ -147,6 +158,10 @@ func (l *loop) message(from int, frames ...[]byte) {
 // say sends a payload with a correlation of its own.
 func (l *loop) say(from int, payload []byte) {
 	l.corr++
+	if l.corr%2 == 0 {
+		l.message(from, append(wire.AppendMark(nil, l.corr), payload...))
+		return
+	}
 	l.message(from, binary.BigEndian.AppendUint64(nil, l.corr), nil, payload)
 }
 

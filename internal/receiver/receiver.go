@@ -129,6 +129,7 @@ type Receiver struct {
 	// engineRefused are the batches that the core granted and the engine did not.
 	engineRefused int64
 	buf           []byte // the answer being encoded
+	marked        []byte // the same behind its mark
 	lines         []byte // events not handed over yet
 	lineCount     int
 	firstLine     time.Time
@@ -496,6 +497,10 @@ func (r *Receiver) tooLongToTake(env *envelope, taken *wire.TakeResponse) *wire.
 }
 
 func (r *Receiver) deliver(env *envelope, payload []byte) {
+	if env.mark != nil {
+		r.marked = append(append(r.marked[:0], env.mark...), payload...)
+		payload = r.marked
+	}
 	if !r.out.send(env, payload) {
 		r.cfg.Warn("overrun", fmt.Sprintf("peer %q does not read its answers: ended", env.sender))
 		r.next = append(r.next, reservation.Overrun{Sender: env.sender})

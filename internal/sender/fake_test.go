@@ -36,7 +36,7 @@ type fakeReceiver struct {
 
 type fakeMessage struct {
 	from string // identity
-	id   string // correlation
+	id   string // correlation, or the mark of one that came in one frame
 	msg  wire.Message
 }
 
@@ -95,7 +95,11 @@ func (f *fakeReceiver) run(socket *zmq4.Socket) {
 		f.news.Broadcast()
 		f.mu.Unlock()
 		for _, m := range to {
-			sock.Send(socket, []byte(m.from), []byte(m.id), nil, wire.Append(nil, m.msg))
+			if m.id == "" || len(m.id) == wire.MarkLen {
+				sock.Send(socket, []byte(m.from), wire.Append([]byte(m.id), m.msg))
+			} else {
+				sock.Send(socket, []byte(m.from), []byte(m.id), nil, wire.Append(nil, m.msg))
+			}
 		}
 		if closed {
 			return
@@ -104,7 +108,11 @@ func (f *fakeReceiver) run(socket *zmq4.Socket) {
 }
 
 func (f *fakeReceiver) receive(frames [][]byte) {
-	msg, err := wire.Decode(frames[len(frames)-1])
+	mark, payload := wire.CutMark(frames[len(frames)-1])
+	if mark != nil {
+		frames = [][]byte{frames[0], mark, nil, payload}
+	}
+	msg, err := wire.Decode(payload)
 	if err != nil || len(frames) != 4 {
 		f.t.Errorf("pd-send sent %q: %v", frames, err)
 		return

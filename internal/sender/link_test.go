@@ -97,6 +97,43 @@ func TestReceiverThatDoesNotFit(t *testing.T) {
 	}
 }
 
+// A receiver that takes messages in one frame gets all in one behind the
+// AttachRequest. When it answers as one that does not, it is another one by now.
+func TestOneFrame(t *testing.T) {
+	for name, tt := range map[string]struct {
+		older  bool // than it was when the sender attached
+		status Status
+		code   wire.Code
+	}{
+		"all along": {false, Ready, ""},
+		"no more":   {true, Failed, wire.CodeStaleEpoch},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := startFake(t)
+			resp := f.welcome()
+			resp.OneFrame = true
+			f.instead(func(m fakeMessage) (wire.Message, bool) {
+				_, attach := m.msg.(*wire.AttachRequest)
+				if marked := len(m.id) == wire.MarkLen; marked == attach {
+					t.Errorf("a %T came with %d bytes of correlation", m.msg, len(m.id))
+				}
+				if attach {
+					return resp, true
+				}
+				if tt.older {
+					f.to = append(f.to, fakeMessage{m.from, "", f.usual(m)})
+				}
+				return nil, tt.older
+			})
+			cfg := f.config()
+			cfg.Stdin = oneRequest()
+			s := send(t, cfg)
+			wantResult(t, s.result("A"), tt.status, tt.code)
+			s.wait()
+		})
+	}
+}
+
 // A sender that is stopped for longer than its lease between the answer to its
 // AttachRequest and its way to the memory finds its grant over. Nothing was
 // asked yet, so it begins anew; but not for ever.

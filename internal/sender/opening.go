@@ -25,7 +25,9 @@ type opening struct {
 	socket *zmq4.Socket
 	shakes *sock.Handshakes
 	poller *zmq4.Poller
-	out    [][]byte // correlation and payload of messages ZeroMQ has not taken yet, in turn
+	out    [][]byte // correlation and payload of messages ZeroMQ has not taken yet, in turn; nil and all of those in one frame
+
+	oneFrame bool // the receiver takes those
 
 	engines  []string  // that are asked for, best first
 	firstAsk uint64    // correlation of the first AttachRequest that asks for them
@@ -69,7 +71,7 @@ const (
 
 // begin opens a socket and asks the receiver to attach us.
 func (l *link) begin() {
-	socket, shakes, err := l.ctx.DialFollowed(zmq4.DEALER, l.cfg.endpoint, sock.Options{MaxFrame: wire.MaxResponse, Prepare: prepareDealer})
+	socket, shakes, err := l.ctx.DialFollowed(zmq4.DEALER, l.cfg.endpoint, sock.Options{MaxFrame: wire.MaxResponse + wire.MarkLen, Prepare: prepareDealer})
 	if err != nil {
 		l.cfg.emit(refused{receiver: l.cfg.receiver, err: err, code: codeUnreachable})
 		return
@@ -226,6 +228,7 @@ func (l *link) attachAnswered(id uint64, resp *wire.AttachResponse) {
 	case o.state == attaching:
 		o.state = mapping
 		o.epoch = resp.Epoch
+		o.oneFrame = resp.OneFrame
 		o.lease = time.Duration(resp.LeaseMS) * time.Millisecond
 		o.beat = l.cfg.clock.now()
 		o.beatEvery = beatEvery(o.lease, l.cfg.timeout)

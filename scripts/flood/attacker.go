@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"time"
+
+	"github.com/pd-tools/pd-tools/wire"
 )
 
 // kind is one way to do harm. Its send does it once; what it needs for longer it
@@ -119,8 +121,11 @@ func (a *attacker) talk(frames ...[]byte) error {
 	return c.send(frames...)
 }
 
-// ask sends a payload so that it is answered.
+// ask sends a payload so that it is answered, every other one in one frame.
 func (a *attacker) ask(payload []byte) error {
+	if a.n%2 == 0 {
+		return a.talk(append(wire.AppendMark(nil, uint64(a.n)), payload...))
+	}
 	return a.talk(binary.BigEndian.AppendUint64(nil, uint64(a.n)), nil, payload)
 }
 
