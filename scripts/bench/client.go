@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/binary"
 	"fmt"
 	"time"
 
@@ -13,7 +14,11 @@ import (
 const patience = 30 * time.Second
 
 // client is one DEALER. It belongs to one goroutine.
-type client struct{ socket *zmq4.Socket }
+type client struct {
+	socket   *zmq4.Socket
+	oneFrame bool // it talks as pd-send does to a receiver that takes that
+	out      []byte
+}
 
 func dial(endpoint string) (*client, error) { return dialWith(nil, endpoint) }
 
@@ -37,12 +42,17 @@ func dialWith(k *keyPairs, endpoint string) (*client, error) {
 			return nil, err
 		}
 	}
-	return &client{s}, nil
+	return &client{socket: s}, nil
 }
 
 func (c *client) close() { c.socket.Close() }
 
 func (c *client) send(correlation, payload []byte) error {
+	if c.oneFrame {
+		c.out = append(wire.AppendMark(c.out[:0], binary.BigEndian.Uint64(correlation)), payload...)
+		_, err := c.socket.SendBytes(c.out, 0)
+		return err
+	}
 	if _, err := c.socket.SendBytes(correlation, zmq4.SNDMORE); err != nil {
 		return err
 	}
@@ -58,6 +68,11 @@ func (c *client) receive() (correlation, payload []byte, err error) {
 	frames, err := c.socket.RecvMessageBytes(0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("no answer: %w", err)
+	}
+	if c.oneFrame && len(frames) == 1 {
+		if mark, payload := wire.CutMark(frames[0]); mark != nil {
+			return mark[wire.MarkLen-correlationLen:], payload, nil
+		}
 	}
 	if len(frames) != 3 || len(frames[0]) != correlationLen {
 		return nil, nil, fmt.Errorf("answer has %d frames", len(frames))

@@ -65,7 +65,7 @@ type maker func(c *client) ([]step, error)
 // compare loads both servers in turn and adds a round's figures to the row.
 func (b *bench) compare(row *row, ours, echo string, clients, window int, make maker) error {
 	d := pick(b, 100*time.Millisecond, 50*time.Millisecond)
-	atOurs := load{ours, clients, window, nil, func(c *client) (*flow, error) {
+	atOurs := load{ours, clients, window, nil, false, func(c *client) (*flow, error) {
 		steps, err := make(c)
 		return &flow{steps: steps}, err
 	}}
@@ -73,7 +73,7 @@ func (b *bench) compare(row *row, ours, echo string, clients, window int, make m
 	if err != nil {
 		return err
 	}
-	atEcho := load{echo, clients, window, nil, func(*client) (*flow, error) {
+	atEcho := load{echo, clients, window, nil, false, func(*client) (*flow, error) {
 		steps, err := make(nil)
 		return &flow{steps, first.answers}, err
 	}}

@@ -32,12 +32,24 @@ func (b *bench) withKeys() error {
 		return err
 	}
 	defer open.stop()
-	b.table.note("keys: messages per second of a pd-recv with keys; the reference is one without. Clients and receiver share this machine's cores, and both ends encrypt.")
+	b.table.note("keys: messages per second of a pd-recv with keys; the reference is one without. Messages are in one frame, as pd-send's are; clients and receiver share this machine's cores, and both ends encrypt.")
 	for _, l := range controlLoads {
 		row := b.table.row(perSecond, atLeast(0.9), "keys: %s, 8 keys, with keys : without", l.name)
+		for round := range pick(b, 31, 1) {
+			got, want, err := inTurn(round, func() (*rate, error) { return b.keyLoad(secret, l.clients, l.window, k, true) },
+				func() (*rate, error) { return b.keyLoad(plain, l.clients, l.window, nil, true) })
+			if err != nil {
+				return err
+			}
+			row.add(got.messages, want.messages)
+		}
+		b.say("%v", row)
+	}
+	for _, l := range controlLoads {
+		row := b.table.row(perSecond, limit{}, "frames: %s, 8 keys, messages in one frame : in three", l.name)
 		for round := range pick(b, 15, 1) {
-			got, want, err := inTurn(round, func() (*rate, error) { return b.keyLoad(secret, l.clients, l.window, k) },
-				func() (*rate, error) { return b.keyLoad(plain, l.clients, l.window, nil) })
+			got, want, err := inTurn(round, func() (*rate, error) { return b.keyLoad(plain, l.clients, l.window, nil, true) },
+				func() (*rate, error) { return b.keyLoad(plain, l.clients, l.window, nil, false) })
 			if err != nil {
 				return err
 			}
@@ -48,8 +60,8 @@ func (b *bench) withKeys() error {
 	return nil
 }
 
-func (b *bench) keyLoad(endpoint string, clients, window int, k *keyPairs) (*rate, error) {
-	l := load{endpoint, clients, window, k, func(c *client) (*flow, error) {
+func (b *bench) keyLoad(endpoint string, clients, window int, k *keyPairs, oneFrame bool) (*rate, error) {
+	l := load{endpoint, clients, window, k, oneFrame, func(c *client) (*flow, error) {
 		steps, err := allocRelease(8)(c)
 		return &flow{steps: steps}, err
 	}}

@@ -28,6 +28,7 @@ type load struct {
 	clients  int
 	window   int
 	keys     *keyPairs                      // nil: none
+	oneFrame bool                           // its clients talk so
 	flow     func(c *client) (*flow, error) // one for each client
 }
 
@@ -104,6 +105,7 @@ func (l *load) client(ctx context.Context, no int, from, to time.Time, t *tally)
 	if err != nil {
 		return err
 	}
+	c.oneFrame = l.oneFrame
 	defer c.close()
 	f, err := l.flow(c)
 	if err != nil {

@@ -53,7 +53,7 @@ func (b *bench) outstanding() error {
 
 // twoBatches is requests per second with n outstanding.
 func (b *bench) twoBatches(endpoint string, n int) (float64, error) {
-	l := load{endpoint, 1, n, nil, func(*client) (*flow, error) {
+	l := load{endpoint, 1, n, nil, false, func(*client) (*flow, error) {
 		const id, half = "bench-" + marker, outstandingChunks / 2
 		return &flow{steps: []step{
 			same(allocRequest(id, 0, half, outstandingChunks, 0)),

@@ -67,7 +67,7 @@ func (b *bench) watchOne(recv, other *process, ours, unwatched string, rows []*r
 	var first []float64
 	for i, l := range controlLoads {
 		at := func(endpoint string) (*rate, error) {
-			l := load{endpoint, l.clients, l.window, nil, func(c *client) (*flow, error) {
+			l := load{endpoint, l.clients, l.window, nil, false, func(c *client) (*flow, error) {
 				steps, err := allocRelease(8)(c)
 				return &flow{steps: steps}, err
 			}}
