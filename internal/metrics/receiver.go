@@ -43,7 +43,7 @@ func receiverReadings() readings[wire.Snapshot] {
 	r.counter("requests_rejected_total", "Requests that were refused at their first batch.", func(s *snap) int64 { return s.Counters.Rejected })
 	r.counter("requests_duplicate_total", "Rejected requests whose id was another sender's.", func(s *snap) int64 { return s.Counters.Duplicates })
 	r.counter("requests_timed_out_total", "Requests that waited for admission as long as they may.", func(s *snap) int64 { return s.Counters.TimedOut })
-	r.counter("requests_rolled_back_total", "Requests that an error of their sender ended.", func(s *snap) int64 { return s.Counters.RolledBack })
+	r.counter("requests_rolled_back_total", "Requests that an error of their sender ended, or a stop by signal before they were ready.", func(s *snap) int64 { return s.Counters.RolledBack })
 	r.counter("requests_expired_total", "Requests that ended before they were ready since their sender was silent.", func(s *snap) int64 { return s.Counters.Expired })
 	r.counter("requests_expired_unread_total", "Ready requests for which no decoder came.", func(s *snap) int64 { return s.Counters.ExpiredUnread })
 	r.add(prometheus.CounterValue, "batches_refused_total", "Batches that were refused, by code.", []string{"code"}, refusals)

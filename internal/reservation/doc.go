@@ -35,5 +35,6 @@
 // it came; Tick only after the messages already received; do what Effects says
 // before the next Step, the Doors first; report each Revocation as Revoked or
 // RevokeFailed, Doors that could not be opened as AccessFailed, and each writer
-// whose connection ends as Gone.
+// whose connection ends as Gone. At the end it gives Shutdown, goes on for as long as
+// it likes, and gives Close: then every request has ended, and been told of, once.
 package reservation
