@@ -38,9 +38,20 @@ func FuzzAllowFile(f *testing.F) {
 		if err != nil || len(same.peers) != len(list.peers) || len(same.servers) != len(list.servers) {
 			t.Fatalf("%q is read as %v, and as %v when written anew: %v", text, list, same, err)
 		}
+		if doubts := same.doubts("F"); len(doubts) > 0 {
+			t.Fatalf("one key for each endpoint, and yet %q", doubts)
+		}
+		f := &allowFile{name: "F"}
+		f.list.Store(list)
 		for endpoint, s := range list.servers {
-			if got := same.servers[endpoint]; got.key != s.key || len(got.old) > 0 {
+			if got := same.servers[endpoint]; got.key != s.key {
 				t.Fatalf("%s has %v, and %v when written anew", endpoint, s, got)
+			}
+			if key, err := f.server(endpoint, true); key != s.key || err != nil {
+				t.Fatalf("%s has %v, and %q when asked for: %v", endpoint, s, key, err)
+			}
+			if told := strings.Contains(strings.Join(list.doubts("F"), "\n")+"\n", "keys for "+endpoint+", in"); told != (len(s.old) > 0) {
+				t.Fatalf("%s has %v, and people are told so: %v", endpoint, s, told)
 			}
 		}
 	})
