@@ -189,9 +189,9 @@ func (k *Keys) fileName() string {
 
 // watchBound counts those that a bound socket with keys does not let in before
 // their key is even asked about (decide does the others), in a goroutine that
-// ends with the socket. Who leaves by itself is not counted: whether it has a key
-// cannot be known then, not even of one without, if it is the first to see that
-// we ask for one.
+// ends with the socket. Who leaves by itself is not counted, nor who is too slow:
+// whether it has a key cannot be known then, not even of one without, if it is
+// the first to see that we ask for one.
 func (c *Context) watchBound(s *zmq4.Socket) error {
 	events, err := c.monitor(s, boundEvents)
 	if err == nil {
@@ -261,8 +261,8 @@ func (w *strangers) handle(event Event, now time.Time) {
 		}
 		switch {
 		case !ok || w.fault != "" || !w.failed:
-		case now.Sub(who.came) > handshakeWithin*9/10:
-			w.fault = fmt.Sprintf("it did not say who it is within %v", handshakeWithin)
+		case now.Sub(who.came) > handshakeWithin*9/10: // a good one that is held up, too
+			w.keys.warn("too slow", fmt.Sprintf("%s did not say who it is within %v and was disconnected: it is held up, or it has no key", who.address(), handshakeWithin))
 		case !who.silent():
 			w.keys.warn("broke off", who.address()+" broke off before it said who it is: it was ended, or it has no key")
 		}

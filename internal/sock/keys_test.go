@@ -2,6 +2,7 @@ package sock
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -25,10 +26,12 @@ func (w *told) warn(kind, text string) {
 	w.texts = append(w.texts, kind+": "+text)
 }
 
-func (w *told) has(text string) bool {
+func (w *told) has(text string) bool { return w.count(text) > 0 }
+
+func (w *told) count(text string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return strings.Contains(strings.Join(w.texts, "\n"), text)
+	return strings.Count(strings.Join(w.texts, "\n"), text)
 }
 
 func until(t *testing.T, what string, ok func() bool) {
@@ -328,8 +331,9 @@ func TestMessagesOfARevokedPeerArePassedOver(t *testing.T) {
 	}
 }
 
-// Who connects and says nothing is disconnected, with keys and without.
-func TestSilentConnections(t *testing.T) {
+// Who connects and says nothing, or stops half way, is disconnected, with keys
+// and without. It is not refused: a good one that is held up does the same.
+func TestSlowConnections(t *testing.T) {
 	server := newParty(t, "server")
 	server.open(t, server.public)
 	_, guarded := server.listen(t, zmq4.ROUTER, Options{})
@@ -338,23 +342,34 @@ func TestSilentConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer open.Close()
+	half := []byte{0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3}
+	var conns []net.Conn
 	for _, endpoint := range []string{guarded, endpoint} {
-		conn, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "tcp://"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
-			t.Fatal(err)
-		}
-		for buf := make([]byte, 64); err == nil; {
-			_, err = conn.Read(buf)
-		}
-		if os.IsTimeout(err) {
-			t.Errorf("%s keeps who says nothing for %v", endpoint, patience)
+		for _, said := range [][]byte{nil, half} {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "tcp://"))
+			if err == nil {
+				defer conn.Close()
+				_, err = conn.Write(said)
+			}
+			if err == nil {
+				err = conn.SetReadDeadline(time.Now().Add(patience))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			conns = append(conns, conn)
 		}
 	}
-	until(t, "it is told", func() bool { return server.has("it did not say who it is within 5s") })
+	for _, conn := range conns {
+		if _, err := io.Copy(io.Discard, conn); os.IsTimeout(err) {
+			t.Errorf("%v keeps who is slow for %v", conn.RemoteAddr(), patience)
+		}
+	}
+	const text = "too slow: 127.0.0.1 did not say who it is within 5s"
+	until(t, "both are told of", func() bool { return server.count(text) == 2 })
+	if n := server.keys.Refused(); n != 0 {
+		t.Errorf("%d were refused", n)
+	}
 }
 
 func TestKeyFilesThatAreNotTaken(t *testing.T) {
