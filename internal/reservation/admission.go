@@ -25,10 +25,10 @@ func (m *Machine) mayPass() bool {
 	return m.queue.passed < m.cfg.Overtake
 }
 
-// admissible reports whether one of this sender (nil: a new one) that comes now
+// admissible reports whether one of this tenant (nil: a new one) that comes now
 // need not wait. Whoever is in line already could not go, or it would be gone.
-func (m *Machine) admissible(s *sender, need int) bool {
-	return m.withinShare(s, need) && m.fits(need) && (m.queue.line.first == nil || m.mayPass())
+func (m *Machine) admissible(t *tenant, need int) bool {
+	return m.withinShare(t, need) && m.fits(need) && (m.queue.line.first == nil || m.mayPass())
 }
 
 // admitWaiting admits whoever waits and can go: in arrival order, bounded
@@ -70,26 +70,26 @@ func (m *Machine) need(r *request) int {
 // enqueue makes r wait. In reserve and serial it waits once, with all its
 // batches; in none each of its batches waits in turn.
 func (m *Machine) enqueue(r *request) {
-	s, need := r.sender, m.need(r)
-	held := !m.withinShare(s, need)
+	t, need := r.tenant, m.need(r)
+	held := !m.withinShare(t, need)
 	m.queue.push(r, need, r.waiting[0].came, held)
-	s.queued++
-	s.wanted += need
+	r.sender.queued++
+	t.wanted += need
 	if !held {
-		s.claimed += need
+		t.claimed += need
 	}
 	m.rearm(r)
 }
 
 func (m *Machine) leaveQueue(r *request) {
-	s, need, held := r.sender, r.place.need, r.place.held
+	t, need, held := r.tenant, r.place.need, r.place.held
 	m.queue.remove(r)
-	s.queued--
-	s.wanted -= need
+	r.sender.queued--
+	t.wanted -= need
 	if !held {
-		s.claimed -= need
+		t.claimed -= need
 	}
-	m.loosen(s)
+	m.loosen(t)
 }
 
 // wait adds a batch to those of r that wait. "Batches of a request that still
@@ -118,7 +118,7 @@ func (m *Machine) admit(r *request, since Time) {
 		r.admittedAt = m.now
 		if m.cfg.Mode != None {
 			r.promised = r.total
-			r.sender.slots += r.total
+			r.tenant.slots += r.total
 			m.ledger.promised += r.total
 		}
 		if m.cfg.Mode == Serial {
@@ -128,7 +128,7 @@ func (m *Machine) admit(r *request, since Time) {
 	}
 	for goes := true; len(r.waiting) > 0; goes = false {
 		// In mode none each batch is admitted by itself, and here only the first is.
-		if fresh := r.waiting[0].fresh; m.cfg.Mode == None && !goes && (fresh > m.ledger.free() || !m.withinShare(r.sender, fresh)) {
+		if fresh := r.waiting[0].fresh; m.cfg.Mode == None && !goes && (fresh > m.ledger.free() || !m.withinShare(r.tenant, fresh)) {
 			m.enqueue(r)
 			return
 		}
@@ -186,7 +186,7 @@ func (m *Machine) placeChunk(r *request, c *chunk) {
 		r.promised--
 		m.ledger.promised--
 	} else {
-		r.sender.slots++
+		r.tenant.slots++
 	}
 }
 
@@ -201,7 +201,7 @@ func (m *Machine) endReservation(r *request) {
 
 func (m *Machine) unpromise(r *request) {
 	m.ledger.promised -= r.promised
-	m.yield(r.sender, r.promised)
+	m.yield(r.tenant, r.promised)
 	r.promised = 0
 }
 

@@ -50,10 +50,10 @@ func (m *Machine) alloc(ev Alloc) {
 		keys: ev.Req.Keys, last: ev.Req.IsLastBatch, fresh: p.fresh,
 		size: ev.Size, came: m.now, tag: ev.Tag,
 	}
-	waits := m.mustWait(m.senders[ev.Sender], r, &p)
+	waits := m.mustWait(m.tenantOf(ev, r), r, &p)
 	first := r == nil
 	if first {
-		r = m.open(ev.Sender, ev.Req.ReqID, p.total)
+		r = m.open(ev, p.total)
 	}
 	r.named = m.now
 	r.lastAsked = r.lastAsked || b.last
@@ -77,26 +77,26 @@ func (m *Machine) alloc(ev Alloc) {
 	}
 }
 
-// mustWait reports whether a batch of s (nil: a new sender) cannot be answered
+// mustWait reports whether a batch of t (nil: a new tenant) cannot be answered
 // now. "A batch within its reservation is answered without waiting."
-func (m *Machine) mustWait(s *sender, r *request, p *proposal) bool {
+func (m *Machine) mustWait(t *tenant, r *request, p *proposal) bool {
 	switch {
 	case r != nil && r.place.waits:
 		return true
 	case m.cfg.Mode == None:
-		return p.fresh > 0 && !m.admissible(s, p.fresh)
+		return p.fresh > 0 && !m.admissible(t, p.fresh)
 	case r == nil:
-		return !m.admissible(s, p.total)
+		return !m.admissible(t, p.total)
 	}
 	return false
 }
 
 // open starts a request.
-func (m *Machine) open(identity, id string, total int) *request {
-	s := m.senderOf(identity)
+func (m *Machine) open(ev Alloc, total int) *request {
+	s, id := m.senderOf(ev.Sender), ev.Req.ReqID
 	m.opened++
 	r := &request{
-		id: id, seq: m.opened, sender: s, legacy: !s.attached, total: total, born: m.now, named: m.now,
+		id: id, seq: m.opened, sender: s, tenant: m.openTenant(ev.Tenant, s), legacy: !s.attached, total: total, born: m.now, named: m.now,
 		admittedAt: never, firstWrite: never, lastWrite: never, wholeAt: never,
 	}
 	r.timer.fire = r
@@ -267,12 +267,12 @@ func checkTotal(req *wire.AllocRequest, r *request, p *proposal) *refusal {
 // checkRoom: queue_full: "the queue is at --queue-limit or --queue-bytes, or the
 // sender at its own limits"; shutting_down: "the receiver is stopping".
 func (m *Machine) checkRoom(ev Alloc, r *request, p *proposal) *refusal {
-	s := m.senders[ev.Sender]
-	waits, need := m.mustWait(s, r, p), p.total
+	t := m.tenantOf(ev, r)
+	waits, need := m.mustWait(t, r, p), p.total
 	if m.cfg.Mode == None {
 		need = p.fresh
 	}
-	if no := m.checkSender(s, r, need, waits); no != nil {
+	if no := m.checkTenant(t, r, need, waits); no != nil {
 		return no
 	}
 	if waits {

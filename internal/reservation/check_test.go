@@ -1,6 +1,9 @@
 package reservation
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+)
 
 // check recomputes from scratch everything that must always hold and reports
 // the first thing that does not. Tests call it after every event.
@@ -161,13 +164,6 @@ func (m *Machine) checkRequests() error {
 		if s.attached != (len(s.grants) > 0) {
 			return fmt.Errorf("sender %q: attached %v, grants %v", identity, s.attached, s.grants)
 		}
-		slots := 0
-		for r := range s.requests {
-			slots += r.promised + r.placed
-		}
-		if s.slots != slots {
-			return fmt.Errorf("sender %q: counts %d slots, has %d", identity, s.slots, slots)
-		}
 		for _, w := range s.grants {
 			if m.writers[w] != s {
 				return fmt.Errorf("sender %q: grant %d is not known as its own", identity, w)
@@ -266,45 +262,60 @@ func (m *Machine) checkQueue() error {
 	return nil
 }
 
-// checkQuotas: a sender has no more than it may, and its share holds back just
+// checkQuotas: a tenant has no more than it may, and its share holds back just
 // those that must be.
 func (m *Machine) checkQuotas() error {
 	if len(m.loose) > 0 {
-		return fmt.Errorf("%d senders may be let in after the end of a Step", len(m.loose))
+		return fmt.Errorf("%d tenants may be let in after the end of a Step", len(m.loose))
 	}
-	wanted, claimed := map[*sender]int{}, map[*sender]int{}
-	last := map[*sender]*request{} // held back
+	has, slots, wanted, claimed := map[*tenant]int{}, map[*tenant]int{}, map[*tenant]int{}, map[*tenant]int{}
+	for _, r := range m.live {
+		if r.tenant != &r.sender.own && m.tenants[r.tenant.name] != r.tenant {
+			return fmt.Errorf("%q is of a tenant that is not known", r.id)
+		}
+		has[r.tenant]++
+		slots[r.tenant] += r.promised + r.placed
+	}
+	last := map[*tenant]*request{} // held back
 	for r := range m.queue.all() {
-		s := r.sender
-		wanted[s] += r.place.need
+		t := r.tenant
+		wanted[t] += r.place.need
 		if !r.place.held {
-			if last[s] != nil {
-				return fmt.Errorf("%q is in line behind %q of the same sender, which is held back", r.id, last[s].id)
+			if last[t] != nil {
+				return fmt.Errorf("%q is in line behind %q of the same tenant, which is held back", r.id, last[t].id)
 			}
-			claimed[s] += r.place.need
+			claimed[t] += r.place.need
 			continue
 		}
-		if r.place.prev != last[s] || last[s] == nil && s.held.first != r || last[s] != nil && last[s].place.next != r {
-			return fmt.Errorf("%q is held back and not behind %v", r.id, last[s])
+		if r.place.prev != last[t] || last[t] == nil && t.held.first != r || last[t] != nil && last[t].place.next != r {
+			return fmt.Errorf("%q is held back and not behind %v", r.id, last[t])
 		}
-		last[s] = r
+		last[t] = r
 	}
 	cfg := &m.cfg
+	all := maps.Clone(m.tenants)
 	for identity, s := range m.senders {
-		first := s.held.first
+		all["sender "+identity] = &s.own
+	}
+	for name, t := range all {
+		first := t.held.first
 		switch {
-		case s.wanted != wanted[s] || s.claimed != claimed[s] || s.loose:
-			return fmt.Errorf("sender %q: wants %d slots, %d in line; are %d and %d", identity, s.wanted, s.claimed, wanted[s], claimed[s])
-		case s.held.last != last[s] || last[s] == nil && first != nil || last[s] != nil && last[s].place.next != nil:
-			return fmt.Errorf("sender %q: who is held back does not end with the last that is", identity)
-		case first != nil && s.slots+s.claimed+first.place.need <= cfg.SenderShare:
-			return fmt.Errorf("sender %q: %q is held back, %d + %d of %d slots", identity, first.id, s.slots, s.claimed, cfg.SenderShare)
-		case cfg.SenderShare > 0 && s.slots+s.claimed > cfg.SenderShare:
-			return fmt.Errorf("sender %q has %d slots and wants %d, its share is %d", identity, s.slots, s.claimed, cfg.SenderShare)
-		case cfg.SenderRequests > 0 && len(s.requests) > cfg.SenderRequests:
-			return fmt.Errorf("sender %q has %d requests of %d", identity, len(s.requests), cfg.SenderRequests)
-		case cfg.SenderQueue > 0 && cfg.Mode != None && s.wanted > cfg.SenderQueue:
-			return fmt.Errorf("sender %q wants %d slots of %d", identity, s.wanted, cfg.SenderQueue)
+		case t.requests != has[t] || t.slots != slots[t]:
+			return fmt.Errorf("tenant %q: counts %d requests, %d slots; has %d and %d", name, t.requests, t.slots, has[t], slots[t])
+		case t.requests == 0 && t.name != "":
+			return fmt.Errorf("tenant %q is kept for nothing", name)
+		case t.wanted != wanted[t] || t.claimed != claimed[t] || t.loose:
+			return fmt.Errorf("tenant %q: wants %d slots, %d in line; are %d and %d", name, t.wanted, t.claimed, wanted[t], claimed[t])
+		case t.held.last != last[t] || last[t] == nil && first != nil || last[t] != nil && last[t].place.next != nil:
+			return fmt.Errorf("tenant %q: who is held back does not end with the last that is", name)
+		case first != nil && t.slots+t.claimed+first.place.need <= cfg.SenderShare:
+			return fmt.Errorf("tenant %q: %q is held back, %d + %d of %d slots", name, first.id, t.slots, t.claimed, cfg.SenderShare)
+		case cfg.SenderShare > 0 && t.slots+t.claimed > cfg.SenderShare:
+			return fmt.Errorf("tenant %q has %d slots and wants %d, its share is %d", name, t.slots, t.claimed, cfg.SenderShare)
+		case cfg.SenderRequests > 0 && t.requests > cfg.SenderRequests:
+			return fmt.Errorf("tenant %q has %d requests of %d", name, t.requests, cfg.SenderRequests)
+		case cfg.SenderQueue > 0 && cfg.Mode != None && t.wanted > cfg.SenderQueue:
+			return fmt.Errorf("tenant %q wants %d slots of %d", name, t.wanted, cfg.SenderQueue)
 		}
 	}
 	return nil

@@ -39,6 +39,7 @@ func (m *Machine) end(r *request, e ending) {
 	m.disarm(&r.timer)
 	delete(m.live, r.id)
 	delete(s.requests, r)
+	m.leaveTenant(r.tenant)
 	m.ended.add(s.identity, r.id, e.kind, m.now)
 
 	rec := Record{Kind: e.kind, Waited: waited, Unread: e.kind == Expired && r.ready}
@@ -77,7 +78,7 @@ func (m *Machine) answerWaiting(r *request, e ending) {
 // slot that another request also holds is not revoked while held. A sender that
 // never attached has no access of ours to revoke: free at once."
 func (m *Machine) giveUp(r *request, fence bool) {
-	m.yield(r.sender, r.placed)
+	m.yield(r.tenant, r.placed)
 	var doubtful []int
 	for _, c := range r.chunks {
 		if c.slot == noSlot {

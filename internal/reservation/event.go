@@ -30,6 +30,7 @@ type Attach struct {
 // Alloc is a batch.
 type Alloc struct {
 	Sender string
+	Tenant string             // whose quotas the request is on; empty: the sender's own
 	Req    *wire.AllocRequest // the machine keeps it while it waits
 	Size   int                // bytes of the message, for the queue's limit
 	Tag    Tag                // answered by a wire.AllocResponse

@@ -67,7 +67,7 @@ type Machine struct {
 
 	ledger   ledger
 	queue    queue
-	loose    []*sender // whose share may have become free in this Step
+	loose    []*tenant // whose share may have become free in this Step
 	owner    *request  // Mode Serial: the request that owns the buffer
 	stopping bool      // nobody is let in any more
 	closed   bool      // and nothing lives
@@ -75,6 +75,7 @@ type Machine struct {
 	live    map[string]*request // by req_id
 	opened  uint64              // requests so far
 	senders map[string]*sender  // by identity: attached, or with live requests
+	tenants map[string]*tenant  // by name: with live requests
 	writers map[uint64]*sender  // by each grant under which an attached sender may write
 	ended   memory
 	readied readied
@@ -91,8 +92,9 @@ type request struct {
 	id     string
 	seq    uint64 // order of arrival
 	sender *sender
-	legacy bool // its sender has not been attached since it came
-	total  int  // declared chunks
+	tenant *tenant // whose quotas it is on
+	legacy bool    // its sender has not been attached since it came
+	total  int     // declared chunks
 
 	chunks   []chunk        // in the order asked: chunk order
 	byKey    map[string]int // index into chunks; nil while they are few
@@ -146,14 +148,10 @@ type sender struct {
 	grants   []uint64 // under which it may write, the current one last; empty when not attached
 	heard    Time
 	requests map[*request]struct{}
-	queued   int   // of those, waiting
-	wanted   int   // slots that those need
-	claimed  int   // of those slots, wanted by requests in line
-	held     line  // of those that wait, held back by the share
-	loose    bool  // in Machine.loose
-	slots    int   // promised to them and held by them, shared ones included
-	ready    int64 // requests of it that became ready
-	bytes    int64 // written by it
+	queued   int    // of those, waiting
+	own      tenant // of those that are on no other's quotas
+	ready    int64  // requests of it that became ready
+	bytes    int64  // written by it
 	timer    timer
 }
 
@@ -173,6 +171,7 @@ func New(cfg Config) *Machine {
 		ledger:  newLedger(cfg.Slots),
 		live:    make(map[string]*request),
 		senders: make(map[string]*sender),
+		tenants: make(map[string]*tenant),
 		writers: make(map[uint64]*sender),
 		ended:   newMemory(cfg.Remember),
 		readied: newReadied(),
@@ -329,6 +328,14 @@ func (m *Machine) forgetIdle(s *sender) {
 // inOrder lists a sender's live requests in order of arrival.
 func (s *sender) inOrder() []*request {
 	return slices.SortedFunc(maps.Keys(s.requests), byArrival)
+}
+
+// slots are promised to its requests and held by them, shared ones included.
+func (s *sender) slots() (n int) {
+	for r := range s.requests {
+		n += r.promised + r.placed
+	}
+	return n
 }
 
 func byArrival(a, b *request) int { return cmp.Compare(a.seq, b.seq) }

@@ -540,7 +540,7 @@ func (md *model) waits(sender string, q *wire.AllocRequest, r *mReq) bool {
 func (md *model) queueFull(ev Alloc, r *mReq) bool {
 	has := 0
 	for _, l := range md.live {
-		if l.sender == ev.Sender {
+		if sameTenant(l.sender, ev.Sender) {
 			has++
 		}
 	}
@@ -557,11 +557,11 @@ func (md *model) queueFull(ev Alloc, r *mReq) bool {
 	return md.cfg.QueueLimit > 0 && another && len(md.queue) >= md.cfg.QueueLimit || md.overBytes(ev.Size)
 }
 
-// wanted are the slots that a sender's waiting requests need together.
+// wanted are the slots that the waiting requests of a sender's tenant need together.
 func (md *model) wanted(sender string) int {
 	n := 0
 	for _, r := range md.queue {
-		if r.sender == sender {
+		if sameTenant(r.sender, sender) {
 			n += md.need(r)
 		}
 	}
@@ -632,7 +632,7 @@ func (md *model) need(r *mReq) int {
 	return r.total
 }
 
-// overShare: a sender that had so many slots more would have more than its
+// overShare: a tenant that had so many slots more would have more than its
 // share, those included that its requests ahead in the queue wait for; or one of
 // those is held back already.
 func (md *model) overShare(sender string, need int, ahead []*mReq) bool {
@@ -640,12 +640,12 @@ func (md *model) overShare(sender string, need int, ahead []*mReq) bool {
 		return false
 	}
 	for _, r := range md.live {
-		if r.sender == sender {
+		if sameTenant(r.sender, sender) {
 			need += r.promised + len(r.chunks)
 		}
 	}
 	for _, r := range ahead {
-		if r.sender == sender {
+		if sameTenant(r.sender, sender) {
 			need += md.need(r)
 			if r.held {
 				return true
@@ -1632,12 +1632,12 @@ func (md *model) compareRequests(snap *wire.Snapshot) error {
 func (md *model) overBy(at int) int {
 	n := -md.cfg.SenderShare
 	for _, r := range md.live {
-		if r.sender == md.queue[at].sender {
+		if sameTenant(r.sender, md.queue[at].sender) {
 			n += r.promised + len(r.chunks)
 		}
 	}
 	for _, r := range md.queue[:at+1] {
-		if r.sender == md.queue[at].sender {
+		if sameTenant(r.sender, md.queue[at].sender) {
 			n += md.need(r)
 		}
 	}

@@ -3,7 +3,7 @@ package reservation
 import "iter"
 
 // queue holds the requests that wait for admission, in arrival order. Those that
-// their sender's share holds back have a place in it and stand in nobody's way;
+// their tenant's share holds back have a place in it and stand in nobody's way;
 // the others are in line. It answers in logarithmic time which is the first in
 // line that needs no more than so many slots, and how often the head of the line
 // has been passed.
@@ -34,7 +34,7 @@ type place struct {
 	mark       int
 	since      Time // it has waited from here
 	waits      bool
-	held       bool // by its sender's share
+	held       bool // by its tenant's share
 	prev, next *request
 }
 
@@ -82,7 +82,7 @@ func (q *queue) leaves() int { return len(q.least) / 2 }
 func (q *queue) push(r *request, need int, since Time, held bool) {
 	r.place = place{need: need, since: since, waits: true, held: held}
 	if held {
-		r.sender.held.insert(r, r.sender.held.last)
+		r.tenant.held.insert(r, r.tenant.held.last)
 	} else {
 		q.line.insert(r, q.line.last)
 	}
@@ -152,7 +152,7 @@ func (q *queue) remove(r *request) {
 	p := &r.place
 	switch {
 	case p.held:
-		r.sender.held.remove(r)
+		r.tenant.held.remove(r)
 	case p.prev != nil:
 		p.prev.place.mark += p.mark
 		q.line.remove(r)
@@ -168,7 +168,7 @@ func (q *queue) remove(r *request) {
 
 // letIn puts one that was held back into the line, at its place.
 func (q *queue) letIn(r *request) {
-	r.sender.held.remove(r)
+	r.tenant.held.remove(r)
 	r.place.held = false
 	q.line.insert(r, q.ahead(r.place.at))
 	q.set(r.place.at, int32(min(r.place.need, noNeed-1)), 1)

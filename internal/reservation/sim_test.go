@@ -226,8 +226,13 @@ type plan struct {
 func newSim(seed uint64) *sim {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	s := &sim{rnd: rnd, w: newWorld(simConfig(rnd)), dead: map[string]bool{}}
+	tenants := rnd.IntN(3) == 0
 	for i := range 2 + rnd.IntN(3) {
-		s.senders = append(s.senders, fmt.Sprintf("s%d", i+1))
+		name := fmt.Sprintf("s%d", i+1)
+		if tenants && i < 2 {
+			name = "t/" + name // of one tenant
+		}
+		s.senders = append(s.senders, name)
 	}
 	return s
 }

@@ -93,25 +93,25 @@ func (r *request) state() string {
 
 // snapshotQueue lists who waits. Lacks counts the slots still to be freed
 // before a request is admitted, all ahead of it in line included; of one that its
-// sender's share holds back, those that this sender has to free.
+// tenant's share holds back, those that this tenant has to free.
 func (m *Machine) snapshotQueue() []wire.SnapshotWaiter {
 	list := make([]wire.SnapshotWaiter, 0, min(m.queue.size, wire.MaxSnapshotList))
 	needed := 0
-	held := make(map[*sender]int)
+	held := make(map[*tenant]int)
 	for r := range m.queue.all() {
 		if len(list) == wire.MaxSnapshotList {
 			break
 		}
-		s, lacks := r.sender, 0
+		t, lacks := r.tenant, 0
 		if r.place.held {
-			held[s] += r.place.need
-			lacks = s.slots + s.claimed + held[s] - m.cfg.SenderShare
+			held[t] += r.place.need
+			lacks = t.slots + t.claimed + held[t] - m.cfg.SenderShare
 		} else {
 			needed += r.place.need
 			lacks = max(0, needed-m.ledger.free())
 		}
 		list = append(list, wire.SnapshotWaiter{
-			Pos: len(list) + 1, ReqID: r.id, Sender: s.display(), Need: r.place.need,
+			Pos: len(list) + 1, ReqID: r.id, Sender: r.sender.display(), Need: r.place.need,
 			Lacks: lacks, WaitedMS: (m.now - r.place.since).Milliseconds(), AtShare: r.place.held,
 		})
 	}
@@ -129,7 +129,7 @@ func (m *Machine) snapshotSenders() []wire.SnapshotSender {
 		}
 		one := wire.SnapshotSender{
 			Sender: s.display(), Requests: len(s.requests), Queued: s.queued, Attached: s.attached, Engine: s.engine,
-			Slots: s.slots, Ready: s.ready, Bytes: s.bytes,
+			Slots: s.slots(), Ready: s.ready, Bytes: s.bytes,
 		}
 		if s.attached && m.cfg.Lease > 0 {
 			one.LeaseLeftMS = max(0, s.heard+m.cfg.Lease-m.now).Milliseconds()

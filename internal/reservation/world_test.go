@@ -219,7 +219,7 @@ func (w *world) run(o op) error {
 			w.started[id] = true
 			w.requests++
 		}
-		return w.step(Alloc{Sender: o.who, Req: o.allocRequest(), Size: int(o.num("bytes", 100)), Tag: w.tag(o)})
+		return w.step(Alloc{Sender: o.who, Tenant: tenantName(o.who), Req: o.allocRequest(), Size: int(o.num("bytes", 100)), Tag: w.tag(o)})
 	case "malformed":
 		return w.step(Malformed{Sender: o.who, ReqID: o.req, Keys: len(o.keys), Reason: "is no message", Tag: w.tag(o)})
 	case "commit":
@@ -485,6 +485,20 @@ func (w *world) follow(fx *Effects) error {
 		return err
 	}
 	return w.md.learn(fx, w.slotOf)
+}
+
+// tenantName is in the sender's name: T/1 and T/2 are of tenant T.
+func tenantName(sender string) string {
+	name, _, ok := strings.Cut(sender, "/")
+	if !ok {
+		return ""
+	}
+	return name
+}
+
+// sameTenant says whether two senders have their quotas together.
+func sameTenant(a, b string) bool {
+	return a == b || tenantName(a) != "" && tenantName(a) == tenantName(b)
 }
 
 // slotOf is the one look inside the machine: which copy a request shares is
