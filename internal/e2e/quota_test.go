@@ -110,3 +110,43 @@ func TestSenderLimits(t *testing.T) {
 	s.ends(1)
 	r.empty()
 }
+
+// With keys it is the key that quotas are of: who connects again has no more.
+func TestQuotasOfAKey(t *testing.T) {
+	t.Parallel()
+	k := newRing(t, "recv", "tenant", "other")
+	k.allows("recv", k.pub("tenant"), k.pub("other"))
+	k.allows("tenant", k.pub("recv"))
+	k.allows("other", k.pub("recv"))
+	r := receive(t, 8, append(k.flags("recv"), "--sender-requests", "3", "--sender-share", "4")...)
+	first, second, other := send(t, r, k.flags("tenant")...), send(t, r, k.flags("tenant")...), send(t, r, k.flags("other")...)
+	first.write(batch("A", 3, 0, 3))
+	first.result("A", "ready")
+	second.write(batch("B", 2, 0, 2))
+	if l := r.happens("queued", "B"); !strings.Contains(l.str("reason"), "its sender is at its share: it, with all that have its key, has 3 of 4 slots") {
+		t.Errorf("B waits as %v", l)
+	}
+	other.write(batch("C", 4, 0, 4))
+	other.result("C", "ready")
+	second.write(batch("D", 1, 0, 1))
+	r.happens("queued", "D")
+	first.write(batch("E", 1, 0, 1))
+	if l := first.result("E", "failed"); l.str("code") != "queue_full" || !strings.Contains(l.str("error"), "this sender, with all that have its key, has 3 live requests, --sender-requests is 3") {
+		t.Errorf("E ends as %v", l)
+	}
+	// Another key is let in meanwhile, which has every peer asked for its key anew.
+	k.allows("recv", k.pub("recv"), k.pub("tenant"), k.pub("other"))
+	r.says("3 peers may connect")
+	output(t, 0, "pd-recv", append(append([]string{"drop"}, k.flags("other")...), r.endpoint, "A")...)
+	second.result("B", "ready")
+	second.result("D", "ready")
+	first.write(batch("F", 2, 0, 2))
+	r.happens("queued", "F")
+	for _, id := range []string{"B", "C"} {
+		output(t, 0, "pd-recv", append(append([]string{"drop"}, k.flags("other")...), r.endpoint, id)...)
+	}
+	first.result("F", "ready")
+	first.ends(1)
+	second.ends(0)
+	other.ends(0)
+}

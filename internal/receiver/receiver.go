@@ -382,7 +382,7 @@ func (r *Receiver) handle(frames [][]byte) {
 func (r *Receiver) dispatch(env *envelope, msg wire.Message, bytes int) {
 	switch m := msg.(type) {
 	case *wire.AllocRequest:
-		r.step(reservation.Alloc{Sender: env.sender, Req: m, Size: bytes, Tag: env})
+		r.step(reservation.Alloc{Sender: env.sender, Tenant: r.tenant(env.sender), Req: m, Size: bytes, Tag: env})
 	case *wire.CommitRequest:
 		r.step(reservation.Commit{Sender: env.sender, Req: m, Tag: env})
 	case *wire.CancelNotif:
@@ -403,6 +403,15 @@ func (r *Receiver) dispatch(env *envelope, msg wire.Message, bytes int) {
 	default:
 		r.bad(env, &wire.DecodeError{Field: "type", Reason: fmt.Sprintf("a receiver takes no %T", msg)})
 	}
+}
+
+// tenant is whose quotas what a sender asks for is on: its key's, for identities
+// cost nothing.
+func (r *Receiver) tenant(sender string) string {
+	if r.cfg.Keys == nil {
+		return ""
+	}
+	return r.ctx.KeyOf(r.socket, sender)
 }
 
 // bad counts a message that means nothing here and answers it all the same.

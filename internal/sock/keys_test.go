@@ -254,6 +254,52 @@ func TestWhoBreaksOffIsNotRefused(t *testing.T) {
 	}
 }
 
+// Whose a message is is known by its key, even where identities are taken over
+// and the keys of all are asked for anew.
+func TestKeyOf(t *testing.T) {
+	server, a, b := newParty(t, "server"), newParty(t, "a"), newParty(t, "b")
+	server.open(t, a.public, b.public)
+	a.open(t, server.public)
+	b.open(t, server.public)
+	s, endpoint := server.listen(t, zmq4.ROUTER, Options{Prepare: func(s *zmq4.Socket) error { return s.SetRouterHandover(true) }})
+	dial := func(p *party, identity string) *zmq4.Socket {
+		c, err := p.Dial(zmq4.DEALER, endpoint, Options{Linger: -1, Prepare: func(s *zmq4.Socket) error { return s.SetIdentity(identity) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	n := 0
+	says := func(c *zmq4.Socket, want string) {
+		t.Helper()
+		n++
+		text := fmt.Sprint("message ", n)
+		say(t, c, text)
+		until(t, "it is heard", func() bool {
+			frames, err := server.Recv(s, 2)
+			if err != nil {
+				return false
+			}
+			if key := server.KeyOf(s, string(frames[0])); key != want || string(frames[1]) != text {
+				t.Errorf("%q of %q has key %s, want %s", frames[1], frames[0], key, want)
+			}
+			return true
+		})
+	}
+	one, two := dial(a, "one"), dial(a, "two")
+	says(one, a.public)
+	says(two, a.public)
+	says(one, a.public)
+	says(dial(b, "three"), b.public)
+	says(two, a.public)
+	says(dial(b, "one"), b.public) // takes the name of another
+	says(two, a.public)
+	if key := (&Context{}).KeyOf(s, "one"); key != "" {
+		t.Errorf("without keys it is %q", key)
+	}
+}
+
 // A key that is taken out of the allow file counts no more, for whoever is
 // connected either; the others notice nothing. A file that cannot be used
 // changes nothing.

@@ -44,7 +44,7 @@ func (c *Context) guard(s *zmq4.Socket, t zmq4.Type) error {
 	}
 	g := &gate{keys: c.keys, socket: s, conns: map[int]connection{}}
 	if t == zmq4.ROUTER {
-		g.known, g.keyFrame = map[string]bool{}, 1
+		g.known, g.keyFrame = map[string]string{}, 1
 	}
 	c.mu.Lock()
 	c.gates = append(c.gates, g)
@@ -153,9 +153,9 @@ func (k *Keys) verdict(ask [][]byte) [][]byte {
 type gate struct {
 	keys     *Keys
 	socket   *zmq4.Socket
-	keyFrame int             // the frame of a message of which is asked
-	known    map[string]bool // ROUTER: peers that were asked for in this generation; nil: ask always
-	checked  uint64          // the generation
+	keyFrame int               // the frame of a message of which is asked
+	known    map[string]string // ROUTER: keys of the peers that were asked for in this generation; nil: ask always
+	checked  uint64            // the generation
 
 	mu    sync.Mutex
 	conns map[int]connection // by descriptor, from their first message on
@@ -195,7 +195,17 @@ func (g *gate) asks(frames [][]byte) bool {
 		clear(g.known)
 		g.checked = now
 	}
-	return !g.known[string(frames[0])]
+	_, known := g.known[string(frames[0])]
+	return !known
+}
+
+// KeyOf is the key of the peer from which the last message of a bound ROUTER
+// came, by its identity; empty without keys. It is for the goroutine that owns s.
+func (c *Context) KeyOf(s *zmq4.Socket, identity string) string {
+	if g := c.gateOf(s); g != nil {
+		return g.known[identity]
+	}
+	return ""
 }
 
 // recvFrame reads the frame of which is asked. ok is false if whoever sent it is
@@ -221,7 +231,7 @@ func (g *gate) recvFrame(frames [][]byte, flags zmq4.Flag) (frame []byte, ok boo
 		return frame, false, nil
 	}
 	if g.known != nil {
-		g.known[string(frames[0])] = true
+		g.known[string(frames[0])] = key
 	}
 	return frame, true, nil
 }
