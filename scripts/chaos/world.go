@@ -379,14 +379,20 @@ func (w *world) keep(s *seat, ended func(ending), again func() error) {
 		select {
 		case <-p.done:
 		case <-w.living.Done():
-			p.terminate()
+			how := p.how() // the last fault may have it end already: told twice it would end at once
+			if how == byItself {
+				p.terminate()
+			}
 			if !p.endsWithin(stopWithin) {
 				w.violated("%s does not end when it is told to", p.name)
 				p.kill()
 				<-p.done
 			}
-			if code := p.code(); code != 0 {
+			if code := p.code(); code != 0 && how != killed {
 				w.violated("%s ends with code %d at a clean stop, see its .err", p.name, code)
+			}
+			if how != byItself {
+				ended(how)
 			}
 			return
 		}
