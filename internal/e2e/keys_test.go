@@ -3,7 +3,6 @@ package e2e
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -370,7 +369,7 @@ func TestStrangersCostAReceiverWithKeysLittle(t *testing.T) {
 	s := send(t, r, k.flags("send")...)
 	s.write(batch("A", 2, 0, 2))
 	s.result("A", "ready")
-	before, open := resident(t, r), opened(t, r)
+	before, open := r.uses().Anon, len(openFiles(r.program))
 
 	address := strings.TrimPrefix(r.endpoint, "tcp://")
 	endless := dialTCP(t, address)
@@ -397,21 +396,11 @@ func TestStrangersCostAReceiverWithKeysLittle(t *testing.T) {
 	s.result("B", "ready")
 	r.says("did not say who it is within 5s and was disconnected")
 	k.statAs("send", r)
-	eventually(t, "the strangers are gone", func() bool { return opened(t, r) <= open })
+	eventually(t, "the strangers are gone", func() bool { return len(openFiles(r.program)) <= open })
 	s.ends(0)
-	if grown := resident(t, r) - before; grown > 64<<20 {
+	if grown := r.uses().Anon - before; grown > 64<<20 {
 		t.Errorf("the receiver has grown by %d MiB", grown>>20)
 	}
-}
-
-// opened is how many descriptors a program has.
-func opened(t *testing.T, p *receiver) int {
-	t.Helper()
-	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(all)
 }
 
 func dialTCP(t *testing.T, address string) net.Conn {
@@ -425,19 +414,6 @@ func dialTCP(t *testing.T, address string) net.Conn {
 		t.Fatal(err)
 	}
 	return conn
-}
-
-// resident is what a program has of memory, bytes, without what it shares.
-func resident(t *testing.T, p *receiver) (bytes int) {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := fmt.Sscanf(string(text[strings.Index(string(text), "RssAnon:"):]), "RssAnon: %d kB", &bytes); err != nil {
-		t.Fatal(err)
-	}
-	return bytes << 10
 }
 
 // A key that others may read is not used; flags come together; endpoints are

@@ -2,8 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"regexp"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -60,13 +58,13 @@ func TestKilledWriters(t *testing.T) {
 		}
 		r.empty()
 	}
-	idle := usage(t, r)
+	idle := takes(t, r)
 	round(0, first)
-	eventually(t, "the receiver to close what the dead senders had", func() bool { return usage(t, r).files <= idle.files+few })
-	before := usage(t, r)
+	eventually(t, "the receiver to close what the dead senders had", func() bool { return takes(t, r).files <= idle.files+few })
+	before := takes(t, r)
 	round(first, deaths)
-	eventually(t, "the receiver to close what the dead senders had", func() bool { return usage(t, r).files <= before.files })
-	after := usage(t, r)
+	eventually(t, "the receiver to close what the dead senders had", func() bool { return takes(t, r).files <= before.files })
+	after := takes(t, r)
 	t.Logf("%d of %d died in the middle of a write; the receiver after %d: %+v, after %d: %+v", halves, deaths, first, before, deaths, after)
 	if halves < deaths*3/4 {
 		t.Errorf("%d of %d died in the middle of a write", halves, deaths)
@@ -90,16 +88,8 @@ type used struct {
 	memory         int // bytes of its own, without the buffer
 }
 
-func usage(t *testing.T, r *receiver) used {
+func takes(t *testing.T, r *receiver) used {
 	t.Helper()
-	status := read(t, fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid))
-	number := func(name string) int {
-		m := regexp.MustCompile(name + `:\s+(\d+)`).FindStringSubmatch(status)
-		if m == nil {
-			t.Fatalf("no %s in %s", name, status)
-		}
-		n, _ := strconv.Atoi(m[1])
-		return n
-	}
-	return used{len(openFiles(r.program)), number("Threads"), number("RssAnon") << 10}
+	u := r.uses()
+	return used{len(openFiles(r.program)), u.Threads, int(u.Anon)}
 }

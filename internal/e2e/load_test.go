@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/pd-tools/pd-tools/internal/built"
 	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/internal/usage"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -318,11 +318,11 @@ func TestSaturatedAndQuiet(t *testing.T) {
 	lines := said()
 	before := make([]time.Duration, len(programs))
 	for i, p := range programs {
-		before[i] = p.cpu()
+		before[i] = p.uses().CPU
 	}
 	time.Sleep(measured)
 	for i, p := range programs {
-		share, most := float64(p.cpu()-before[i])/float64(measured), 0.05
+		share, most := float64(p.uses().CPU-before[i])/float64(measured), 0.05
 		if built.Race {
 			most = 0.25
 		}
@@ -335,17 +335,14 @@ func TestSaturatedAndQuiet(t *testing.T) {
 	}
 }
 
-// cpu is the processor's time that a program has taken.
-func (p *program) cpu() time.Duration {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+// uses is what a program uses of the machine.
+func (p *program) uses() usage.Usage {
+	p.t.Helper()
+	u, err := usage.Of(p.cmd.Process.Pid)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	// utime and stime are the 12th and 13th field behind the name, in hundredths.
-	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	user, _ := strconv.Atoi(f[11])
-	system, _ := strconv.Atoi(f[12])
-	return time.Duration(user+system) * 10 * time.Millisecond
+	return u
 }
 
 // F35: notifications that nobody waits for yet are told when somebody reads; a
@@ -391,7 +388,7 @@ func TestProxyIsFlooded(t *testing.T) {
 			t.Fatalf("printed %q, %v", got, err)
 		}
 	}
-	if rss := p.resident(); rss > 200<<20 {
+	if rss := p.uses().Resident(); rss > 200<<20 {
 		t.Errorf("it takes %d MiB", rss>>20)
 	}
 	p.kill(syscall.SIGTERM)
@@ -399,16 +396,6 @@ func TestProxyIsFlooded(t *testing.T) {
 		!strings.Contains(p.stderr(), fmt.Sprintf("%d forgotten", flood+1+1-65_536)) {
 		t.Errorf("exit %d; %s", code, p.stderr())
 	}
-}
-
-// resident is the memory that a program has, bytes.
-func (p *program) resident() int {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.cmd.Process.Pid))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	pages, _ := strconv.Atoi(strings.Fields(string(b))[1])
-	return pages * os.Getpagesize()
 }
 
 // F54: twenty monitors at once, some of them stopped, and one that asks for

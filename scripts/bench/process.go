@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/pd-tools/pd-tools/internal/usage"
 )
 
 const (
@@ -144,33 +146,8 @@ func (p *process) stop() {
 
 // cpu is the user and system time of the process so far.
 func (p *process) cpu() (time.Duration, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	return parseCPU(string(text))
-}
-
-// tick is what /proc counts in: USER_HZ is 100 on every Linux that Go runs on.
-const tick = 10 * time.Millisecond
-
-// parseCPU reads utime and stime, fields 14 and 15 of /proc/PID/stat. The
-// second field is the program's name in parentheses and may hold anything.
-func parseCPU(stat string) (time.Duration, error) {
-	end := strings.LastIndexByte(stat, ')')
-	fields := strings.Fields(stat[end+1:])
-	if end < 0 || len(fields) < 13 {
-		return 0, fmt.Errorf("unknown form of /proc/PID/stat: %.200q", stat)
-	}
-	user, err := strconv.ParseInt(fields[11], 10, 64)
-	if err != nil {
-		return 0, err
-	}
-	system, err := strconv.ParseInt(fields[12], 10, 64)
-	if err != nil {
-		return 0, err
-	}
-	return time.Duration(user+system) * tick, nil
+	u, err := usage.Of(p.cmd.Process.Pid)
+	return u.CPU, err
 }
 
 // worker is a role, or a program like one, that is told by lines what to do and

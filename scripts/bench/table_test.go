@@ -58,18 +58,6 @@ func TestInTurn(t *testing.T) {
 	}
 }
 
-func TestParseCPU(t *testing.T) {
-	got, err := parseCPU("42 (a) b (c)) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0")
-	if want := 3 * time.Second; got != want || err != nil {
-		t.Errorf("got %v, %v, want %v", got, err, want)
-	}
-	for _, bad := range []string{"", "42 (x) S 1 2", "42 (x) S 1 2 3 4 5 6 7 8 9 10 a 50"} {
-		if _, err := parseCPU(bad); err == nil {
-			t.Errorf("%q: no error", bad)
-		}
-	}
-}
-
 func TestReadyTime(t *testing.T) {
 	const events = `{"event":"listening"}
 {"event":"queued","time":"2026-01-01T00:00:00Z"}

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/pebbe/zmq4"
+
+	"github.com/pd-tools/pd-tools/internal/usage"
 )
 
 const (
@@ -283,20 +283,11 @@ func subscriber(stdin io.Reader, stdout io.Writer) error {
 func resident(of ...*process) ([]float64, error) {
 	var sizes []float64
 	for _, p := range of {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+		u, err := usage.Of(p.cmd.Process.Pid)
 		if err != nil {
 			return nil, err
 		}
-		_, rest, _ := strings.Cut(string(text), "\nVmRSS:")
-		fields := strings.Fields(rest)
-		if len(fields) == 0 {
-			return nil, fmt.Errorf("/proc/PID/status without VmRSS: %.200q", text)
-		}
-		kib, err := strconv.Atoi(fields[0])
-		if err != nil {
-			return nil, err
-		}
-		sizes = append(sizes, float64(kib)/1024)
+		sizes = append(sizes, float64(u.Resident())/(1<<20))
 	}
 	return sizes, nil
 }

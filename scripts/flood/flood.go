@@ -104,14 +104,14 @@ type result struct {
 	GoodReady   int64              `json:"good_ready"`
 	GoodFailed  int                `json:"good_failed"`
 	BystanderMS map[string]float64 `json:"bystander_ms"` // how long a Heartbeat's answer took under the flood
-	Receiver    usage              `json:"receiver"`
-	Proxy       usage              `json:"proxy"`
+	Receiver    taken              `json:"receiver"`
+	Proxy       taken              `json:"proxy"`
 	Counters    wire.Counters      `json:"counters"`
 	Wrong       []string           `json:"wrong"`
 }
 
-// usage is what a program took, bytes and seconds.
-type usage struct {
+// taken is what a program took, bytes and seconds.
+type taken struct {
 	Start  int64   `json:"start"` // when it had started
 	Before int64   `json:"before"`
 	Peak   int64   `json:"peak"`
@@ -207,7 +207,7 @@ func (f *flood) judge(r *result, b *bystander) error {
 	}
 	for _, p := range []struct {
 		name string
-		usage
+		taken
 	}{{"pd-recv", r.Receiver}, {"pd-proxy", r.Proxy}} {
 		if grown := p.Peak - p.Start; grown > int64(f.growth)<<20 {
 			wrong("%s grew by %d MiB", p.name, grown>>20)
@@ -385,8 +385,8 @@ func (f *flood) goodRate(ctx context.Context, meanwhile func(context.Context) er
 }
 
 // watch samples a program's memory until it is asked for.
-func watch(p service) func() (usage, error) {
-	u := usage{Start: p.start}
+func watch(p service) func() (taken, error) {
+	u := taken{Start: p.start}
 	var err error
 	u.Before, err = p.memory()
 	u.Peak = u.Before
@@ -405,7 +405,7 @@ func watch(p service) func() (usage, error) {
 			}
 		}
 	}()
-	return func() (usage, error) {
+	return func() (taken, error) {
 		close(quit)
 		<-done
 		u.CPU = (p.cpu() - cpu).Seconds()
@@ -546,7 +546,7 @@ func (f *flood) table(w io.Writer, r *result) {
 	fmt.Fprintf(w, "a bystander's heartbeat: p50 %.1f ms, p99 %.1f ms, max %.1f ms\n", r.BystanderMS["p50"], r.BystanderMS["p99"], r.BystanderMS["max"])
 	for _, p := range []struct {
 		name string
-		usage
+		taken
 	}{{"pd-recv", r.Receiver}, {"pd-proxy", r.Proxy}} {
 		fmt.Fprintf(w, "%s: %.1f MiB at its start, %.1f before the flood, %.1f at most, %.1f after; %.1f s of a processor\n",
 			p.name, float64(p.Start)/mib, float64(p.Before)/mib, float64(p.Peak)/mib, float64(p.After)/mib, p.CPU)

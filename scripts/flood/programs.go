@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/prometheus/procfs"
+	"github.com/pd-tools/pd-tools/internal/usage"
 )
 
 const (
@@ -123,29 +123,17 @@ func (p *program) stop() error {
 	return err
 }
 
-// memory is what it has resident, in bytes, without memory that it shares with
-// others: that is the buffer, which is as large as it was told to be, and resident
-// once it has been written.
+// memory is what it has of its own, bytes: not the buffer, which is as large as it
+// was told to be, and resident once it has been written.
 func (p *program) memory() (int64, error) {
-	proc, err := procfs.NewProc(p.cmd.Process.Pid)
-	if err != nil {
-		return 0, err
-	}
-	status, err := proc.NewStatus()
-	return int64(status.RssAnon + status.RssFile), err
+	u, err := usage.Of(p.cmd.Process.Pid)
+	return u.Own(), err
 }
 
 // cpu is the time that a program has run, on the processors; 0 when it has ended.
 func (p *program) cpu() time.Duration {
-	proc, err := procfs.NewProc(p.cmd.Process.Pid)
-	if err != nil {
-		return 0
-	}
-	stat, err := proc.Stat()
-	if err != nil {
-		return 0
-	}
-	return time.Duration(stat.CPUTime() * float64(time.Second))
+	u, _ := usage.Of(p.cmd.Process.Pid)
+	return u.CPU
 }
 
 // good is a pd-send with so many requests under way.
