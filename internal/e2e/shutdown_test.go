@@ -90,7 +90,7 @@ func TestReceiverEndsWhatIsLeft(t *testing.T) {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			proxy, endpoint := proxied(t)
-			r := receive(t, 20, "--engine", engine, "--proxy", endpoint, "--shutdown-timeout", "2s")
+			r := receive(t, 20, "--engine", engine, "--proxy", endpoint, "--shutdown-timeout", "10s")
 			s, old := send(t, r, "--proxy", endpoint), lmcache(t, r)
 			s.write(batch("whole", 2, 0, 2), batch("half", 6, 0, 3), batch("bare", 3, 0, 1))
 			s.result("whole", "ready")

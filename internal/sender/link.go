@@ -26,7 +26,7 @@ const (
 
 	// lastWords is how long answers are still read from a receiver whose data
 	// connection has ended: it may have said why.
-	lastWords = 250 * time.Millisecond
+	lastWords = 500 * time.Millisecond
 
 	// beatDefault is how often a heartbeat goes out where neither the lease nor
 	// the time-out asks for one.
