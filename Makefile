@@ -6,7 +6,7 @@ FUZZTIME ?= 30s
 SIM_FROM ?= 1
 SIM_REQUESTS ?= 10000000
 
-.PHONY: demo sim test interop interop-nixl interop-lmcache build-interop test-plan test-hosts chaos flood bench build fuzz lint setup clean
+.PHONY: demo sim test interop interop-nixl interop-lmcache build-interop test-plan test-reports test-hosts chaos flood bench build fuzz lint setup clean
 
 demo: build
 	scripts/demo
@@ -39,6 +39,11 @@ build-interop: build
 test-plan: setup
 	go test -count=1 -run TestPlanAgrees -v ./internal/e2e
 	go test -count=1 -run TestReadmeTables -v ./internal/plan
+
+# Reported failures that took a minute or gigabytes, as they were reported: make test
+# cuts them short.
+test-reports: setup
+	PD_TEST_REPORTS=1 go test -count=1 -v -run 'Test(CancelStorm|MonitorsThatStop|SaturatedAndQuiet|WaitEnds|RemainderOfTheBuffer|TopOutlivesAReceiver)$$' ./internal/e2e
 
 # The programs on hosts of their own, which are network namespaces: needs root.
 # HOSTS are flags, as in HOSTS='-only headline'.

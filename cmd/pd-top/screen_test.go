@@ -193,7 +193,7 @@ func TestSizes(t *testing.T) {
 			p.shows(0, "\x1b[?1049h")
 			p.types("jG/9\r\r?")
 			from := len(p.text())
-			for i := range 40 { // what a user does who drags the window's edge
+			for i := range 100 { // for five seconds what a user does who drags the window's edge
 				p.resize(sizes[i%len(sizes)])
 				time.Sleep(50 * time.Millisecond)
 			}

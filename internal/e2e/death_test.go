@@ -18,7 +18,7 @@ import (
 // waiter is admitted, the proxy told.
 func TestSenderDies(t *testing.T) {
 	t.Parallel()
-	const lease = time.Second
+	const lease = 3 * time.Second
 	for name, test := range map[string]struct {
 		begin  func(*testing.T, *receiver) (die func()) // A's first batch
 		reason string
@@ -33,12 +33,12 @@ func TestSenderDies(t *testing.T) {
 		}, "lease"},
 		"attached and not connected": {func(t *testing.T, r *receiver) func() {
 			p := attached(t, r, "raw")
-			p.alloc("A", 8, false, keys("A", 0, 4)...)
+			p.alloc("A", 8, false, keys("A", 0, 5)...)
 			return p.Kill
 		}, "lease"},
 		"legacy": {func(t *testing.T, r *receiver) func() {
 			p := lmcache(t, r)
-			p.alloc("A", 8, false, keys("A", 0, 4)...)
+			p.alloc("A", 8, false, keys("A", 0, 5)...)
 			return p.Kill
 		}, "lease"},
 	} {
@@ -67,19 +67,20 @@ func TestSenderDies(t *testing.T) {
 			if failed.str("reason") != expired.str("reason") {
 				t.Errorf("the proxy says %q, the receiver %q", failed.str("reason"), expired.str("reason"))
 			}
-			if s := r.empty(); s.Counters["expired"] != 1 { // B went unread
-				t.Errorf("counters: %v", s.Counters)
+			r.drop("B")
+			if c := r.empty().Counters; c["expired"] != 1 || c["released"] != 1 || c["expired_unread"] != 0 {
+				t.Errorf("counters: %v", c)
 			}
 		})
 	}
 }
 
-// firstBatch is a pd-send that has written half of A and is not told more.
+// firstBatch is a pd-send that has written 5 of A's 8 chunks and is not told more.
 func firstBatch(t *testing.T, r *receiver) *fed {
 	t.Helper()
 	s := send(t, r)
-	s.write(batch("A", 8, 0, 4))
-	r.settles("the first batch is written", func(s snapshot) bool { return s.Slots.Written == 4 })
+	s.write(batch("A", 8, 0, 5))
+	r.settles("the first batch is written", func(s snapshot) bool { return s.Slots.Written == 5 })
 	return s
 }
 

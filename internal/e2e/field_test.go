@@ -3,9 +3,14 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -50,21 +55,38 @@ func TestTwoAtTheSameMoment(t *testing.T) {
 	r.empty()
 }
 
-// F6: a request that is cancelled, or whose source cannot be read, half-way:
-// its slots are free and the proxy knows why in less than a second.
+// F6: a request that is cancelled, or whose source cannot be read any more, half-way:
+// its slots are free and the proxy knows why in less than a second. What is ready
+// after that is not told.
 func TestFailureReachesTheProxy(t *testing.T) {
 	t.Parallel()
 	r := receive(t, 10)
 	proxy, to := proxied(t)
 	s := send(t, r, "--proxy", to)
-	for id, end := range map[string]string{
-		"A": cancelLine("A"),
-		"B": `{"req_id":"B","total_chunks":8,"chunks":[{"key":"B-3","file":"gone","length":1024}],"last":false}` + "\n",
+	source := filepath.Join(t.TempDir(), "kv")
+	if err := os.WriteFile(source, []byte(pattern(chunkSize, keys("B", 0, 8)...)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fromSource := func(first, count int) string {
+		var chunks []string
+		for i := range count {
+			chunks = append(chunks, fmt.Sprintf(`{"key":"B-%d","file":%q,"offset":%d,"length":%d}`, first+i, source, (first+i)*chunkSize, chunkSize))
+		}
+		return fmt.Sprintf(`{"req_id":"B","total_chunks":8,"chunks":[%s],"last":false}`+"\n", strings.Join(chunks, ","))
+	}
+	for id, lines := range map[string][2]string{
+		"A": {batch("A", 8, 0, 3), cancelLine("A")},
+		"B": {fromSource(0, 3), fromSource(3, 3)},
 	} {
-		s.write(batch(id, 8, 0, 3))
+		s.write(lines[0])
 		r.settles("three chunks are written", func(s snapshot) bool { return s.Slots.Written == 3 })
+		if id == "B" {
+			if err := os.Truncate(source, 3*chunkSize); err != nil {
+				t.Fatal(err)
+			}
+		}
 		began, delay := time.Now(), delays(t)
-		s.write(end)
+		s.write(lines[1])
 		l := proxy.event("req_id", id, "status", "failed")
 		if took := l.at(t).Sub(began); took > time.Second+delay() || l.str("reason") == "" {
 			t.Errorf("after %v the proxy says %v", took, l)
@@ -72,6 +94,15 @@ func TestFailureReachesTheProxy(t *testing.T) {
 		r.empty()
 	}
 	s.ends(1)
+	notify := notifier(t, to)
+	for _, id := range []string{"A", "B", "late"} {
+		notify(id)
+	}
+	proxy.event("req_id", "late", "status", "ready") // and so the others have come
+	proxy.kill(syscall.SIGTERM)
+	if code := proxy.exits(); code != 0 || len(proxy.lines("status", "ready")) != 1 {
+		t.Errorf("what had failed is told anew: exit %d, %q", code, proxy.stdout())
+	}
 }
 
 // F10: a receiver that did not run for longer than the lease handles what has
@@ -92,6 +123,18 @@ func TestReceiverStandsStill(t *testing.T) {
 		t.Error("A expired and is ready")
 	}
 	r.drop("A")
+	// The same with nothing on its way but that all is done: no heartbeat.
+	done := attached(t, r, "done")
+	slots := done.alloc("D", 4, true, keys("D", 0, 4)...)
+	r.kill(syscall.SIGSTOP)
+	corr := done.ask(done.commitOf("D", slots))
+	stood = time.Now()
+	eventually(t, "the lease to pass", func() bool { return time.Since(stood) > 5*time.Second })
+	r.kill(syscall.SIGCONT)
+	if resp := done.committed(corr); !resp.Ready || r.happened("expired", "D") > 0 {
+		t.Errorf("what was done in time is answered %+v", resp)
+	}
+	r.drop("D")
 	attached(t, r, "silent").alloc("B", 4, false, keys("B", 0, 2)...)
 	r.happens("expired", "B") // who is silent while it runs
 	s.ends(0)
@@ -132,9 +175,17 @@ func TestCommonPrefix(t *testing.T) {
 	r.settles("C has its slots", func(s snapshot) bool { return s.Slots.Written == 6 })
 	s.write(cancelLine("C"))
 	s.result("C", "cancelled")
-	for id, keys := range map[string][]string{"A": a, "B": b} {
+	if got := r.settles("C is gone", func(s snapshot) bool { return len(s.Requests) == 2 }).Slots; got.Held != 5 || got.Free != 5 {
+		t.Errorf("the cancel of C leaves %+v", got)
+	}
+	for i, keys := range [][]string{a, b} {
+		id := []string{"A", "B"}[i]
 		if got := r.take(id); got != pattern(chunkSize, keys...) {
 			t.Errorf("the decoder of %s reads other bytes", id)
+		}
+		r.happens("released", id)
+		if got, held := r.settles("it is gone", func(s snapshot) bool { return len(s.Requests) == 1-i }).Slots, []int{4, 0}[i]; got.Held != held {
+			t.Errorf("after %s: %+v, want %d held", id, got, held)
 		}
 	}
 	r.empty()
@@ -269,7 +320,7 @@ func TestAllChunksAreThere(t *testing.T) {
 // not go in silence.
 func TestReadyAndUnread(t *testing.T) {
 	t.Parallel()
-	const ttl = time.Second
+	const ttl = 3 * time.Second
 	r := receive(t, 10, "--ready-ttl", ttl.String())
 	s, delay := send(t, r), delays(t)
 	s.write(batch("A", 8, 0, 8))
@@ -282,7 +333,8 @@ func TestReadyAndUnread(t *testing.T) {
 	if o := run(t, nil, "pd-recv", "take", r.endpoint, "A"); o.code != 1 || !strings.Contains(o.stderr, "expired") {
 		t.Errorf("taking what has expired: %+v", o)
 	}
-	if c := r.stat().Counters; c["expired_unread"] < 1 || c["expired"] != 0 {
+	r.drop("B")
+	if c := r.empty().Counters; c["expired_unread"] != 1 || c["expired"] != 0 || c["released"] != 1 {
 		t.Errorf("counters: %v", c)
 	}
 	s.ends(0)
@@ -339,24 +391,29 @@ func TestAbsurdNumbers(t *testing.T) {
 // F55: a buffer that is not a multiple of the chunk.
 func TestRemainderOfTheBuffer(t *testing.T) {
 	t.Parallel()
+	less := 32 // by so much buffers and chunks are smaller than reported: pd-recv touches all of its memory
+	if literally {
+		less = 1
+	}
 	for _, tt := range []struct {
-		buffer, chunk, slots int
-		rest                 string
+		buffer, chunk, slots, rest int // the rest is not used
 	}{
-		{32 << 20, 29_360_128 / 32, 36, "524288 bytes of the buffer are not used"},
-		{64 << 20, 3 << 15, 682, "65536 bytes of the buffer are not used"},
-		{3 << 20, 3 << 20, 1, ""},
+		{1 << 30, 29_360_128, 36, 16 << 20},
+		{2 << 30, 3 << 20, 682, 2 << 20},
+		{29_360_128, 29_360_128, 1, 0},
 	} {
+		tt.buffer, tt.chunk, tt.rest = tt.buffer/less, tt.chunk/less, tt.rest/less
 		r := start(t, nil, "pd-recv", "--listen", "tcp://127.0.0.1:*", "--buffer-size", fmt.Sprint(tt.buffer), "--chunk-size", fmt.Sprint(tt.chunk))
 		if l := r.event("event", "listening"); l.num("total_chunks") != tt.slots || l.num("chunk_size") != tt.chunk {
 			t.Errorf("%d bytes in chunks of %d: %v", tt.buffer, tt.chunk, l)
 		}
 		r.says("listening on")
-		if said := strings.Contains(r.stderr(), "not used"); said != (tt.rest != "") || !strings.Contains(r.stderr(), tt.rest) {
+		says := fmt.Sprintf("%d bytes of the buffer are not used", tt.rest)
+		if strings.Contains(r.stderr(), says) != (tt.rest > 0) || strings.Contains(r.stderr(), "not used") != (tt.rest > 0) {
 			t.Errorf("of the remainder stderr says %s", r.stderr())
 		}
 	}
-	run(t, nil, "pd-recv", "--buffer-size", "3145727", "--chunk-size", "3145728").wrongUsage(t, "at least 3145728 bytes")
+	run(t, nil, "pd-recv", "--buffer-size", "29360127", "--chunk-size", "29360128").wrongUsage(t, "at least 29360128 bytes")
 }
 
 // F58: a queue that is full says so at once, and otherwise than by time-outs.
@@ -372,10 +429,16 @@ func TestQueueIsFull(t *testing.T) {
 		asked = append(asked, p.ask(p.request(id, 8, true, keys(id, 0, 8)...)))
 	}
 	for i, corr := range asked {
-		if i < 4 {
-			refused(t, p.answer(corr), wire.CodeAdmissionTimeout, 8)
-		} else {
-			refused(t, p.answer(corr), wire.CodeQueueFull, 8)
+		resp := p.answer(corr)
+		if i >= 4 {
+			refused(t, resp, wire.CodeQueueFull, 8)
+			continue
+		}
+		refused(t, resp, wire.CodeAdmissionTimeout, 8)
+		for _, said := range []string{"for 8 slots", "in the queue", "2 free"} {
+			if !strings.Contains(resp.Error, said) {
+				t.Errorf("who waited in vain is told %q, not %q", resp.Error, said)
+			}
 		}
 	}
 	if c := r.stat().Counters; c["timed_out"] != 4 || c["rejected"] != 6 {
@@ -393,6 +456,28 @@ func TestWaitIsSaid(t *testing.T) {
 		r := startWith(t, with{env: []string{"PD_RECV_ADMIT_TIMEOUT=" + value}}, "pd-recv", "--listen", "tcp://127.0.0.1:*", "--buffer-size", "1MiB")
 		r.says("a request waits " + says)
 	}
+}
+
+// F59: what nobody said otherwise ends a wait, and what waited is told so.
+func TestWaitEnds(t *testing.T) {
+	t.Parallel()
+	byDefault := 30 * time.Second
+	wait, env := lasts(byDefault, 2*time.Second), []string(nil)
+	if wait != byDefault {
+		env = []string{"PD_RECV_ADMIT_TIMEOUT=" + wait.String()}
+	}
+	r := receiveWith(t, with{env: env}, 10, chunkSize)
+	r.says("a request waits at most " + wait.String())
+	full(t, r)
+	s, delay := send(t, r), delays(t)
+	s.write(batch("late", 8, 0, 8))
+	if l := s.result("late", "failed"); l.str("code") != "admission_timeout" {
+		t.Errorf("who waits too long is told %v", l)
+	}
+	if ms := r.happens("timed_out", "late").num("waited_ms"); ms < int(wait.Milliseconds()) || ms > int((wait+time.Second+delay()).Milliseconds()) {
+		t.Errorf("it waited %d ms of %v", ms, wait)
+	}
+	s.ends(1)
 }
 
 // F74: what stdin can be.
@@ -421,9 +506,22 @@ func TestStdin(t *testing.T) {
 		}
 	}
 	r.empty()
-	if o := run(t, nil, "pd-send", "--to", r.endpoint); o.code != 0 { // /dev/null
-		t.Errorf("stdin closed: %+v", o)
+	cut := batch("K", 8, 0, 4) + batch("K", 8, 4, 4)[:50]
+	for script, want := range map[string]struct {
+		code   int
+		stdout string
+	}{
+		`exec "$0" --to "$1" <&-`:        {0, ""},
+		`exec "$0" --to "$1" </dev/null`: {0, ""},
+		`(printf %s "$2"; kill -9 $BASHPID) | "$0" --to "$1"; exit ${PIPESTATUS[1]}`: {1, `"req_id":"K","status":"failed"`},
+	} {
+		cmd := exec.CommandContext(t.Context(), "bash", "-c", script, filepath.Join(bin, "pd-send"), r.endpoint, cut)
+		out, err := cmd.Output()
+		if cmd.ProcessState.ExitCode() != want.code || !strings.Contains(string(out), want.stdout) {
+			t.Errorf("%s: %v, %s", script, err, out)
+		}
 	}
+	r.empty()
 }
 
 // F74: the last chunk of a file has the length it has.
@@ -628,5 +726,124 @@ func TestFormsOfNumbers(t *testing.T) {
 		if err != nil || m.(*wire.AllocResponse).RemoteIndexes[0] != -1 {
 			t.Errorf("index %x is read as %+v, %v", index, m, err)
 		}
+	}
+}
+
+// F17: what a peer that has attached says of memory that is not its own, or of
+// lengths that no slot has, is refused with a reason; the others' bytes and the
+// ledger are as before. What it writes there is TestHostileWriter's and the engines'.
+func TestCommitsOfForeignMemory(t *testing.T) {
+	t.Parallel()
+	r := receive(t, 10)
+	good := send(t, r)
+	good.write(batch("ready", 3, 0, 3), batch("half", 3, 0, 2))
+	good.result("ready", "ready")
+	r.settles("what is good is written", func(s snapshot) bool { return s.Slots.Written == 5 })
+	before := r.stat().Slots
+	reasons := map[string]bool{}
+	for i, tt := range []struct {
+		slot, length int64 // slot -2: its own
+	}{
+		{10, chunkSize}, {-1, chunkSize}, {math.MaxInt64, chunkSize}, {-3, chunkSize}, {-4, chunkSize},
+		{-2, chunkSize + 1}, {-2, 0}, {-2, -1}, {-2, math.MaxInt64},
+	} {
+		bad := attached(t, r, "bad")
+		id := fmt.Sprint("bad", i)
+		own := bad.alloc(id, 2, false, keys(id, 0, 1)...)
+		switch tt.slot {
+		case -2:
+			tt.slot = own[0]
+		case -3: // nobody's
+			tt.slot = 9
+		case -4: // of the request that is half-way
+			tt.slot = 4
+		}
+		m := bad.commitOf(id, []int64{tt.slot})
+		m.Lengths[0] = tt.length
+		resp := bad.committed(bad.ask(m))
+		if resp.Code == "" || resp.Error == "" || resp.Ready || reasons[resp.Error] {
+			t.Errorf("slot %d, %d bytes: %+v", tt.slot, tt.length, resp)
+		}
+		t.Logf("slot %d, %d bytes: %s: %s", tt.slot, tt.length, resp.Code, resp.Error)
+		reasons[resp.Error] = true
+		bad.cancel(id)
+		bad.Kill()
+		r.settles("what was its own is free", func(s snapshot) bool { return s.Slots == before })
+	}
+	good.write(batch("half", 3, 2, 1))
+	good.result("half", "ready")
+	for _, id := range []string{"ready", "half"} {
+		if r.take(id) != pattern(chunkSize, keys(id, 0, 3)...) {
+			t.Errorf("%s has other bytes", id)
+		}
+	}
+	good.ends(0)
+	r.empty()
+}
+
+// F8: what is no message, on ZeroMQ's connections and on bare ones, ends nobody:
+// between each a good request goes through both, all of it is counted, a little of
+// it is said, and who can be answered is.
+func TestStrayFrames(t *testing.T) {
+	t.Parallel()
+	r := receive(t, 10, "--sink")
+	proxy, to := proxied(t)
+	s := send(t, r, "--proxy", to)
+	goods := 0
+	good := func() {
+		t.Helper()
+		id := fmt.Sprint("good", goods)
+		goods++
+		s.write(batch(id, 2, 0, 2))
+		s.result(id, "ready")
+		proxy.event("req_id", id, "status", "ready")
+	}
+	random := make([]byte, 1024)
+	rand.NewChaCha8([32]byte{8}).Read(random)
+	strays := map[string][]string{
+		"an empty message": {""}, "one frame": {"x"}, "seven frames": {"1", "2", "3", "4", "5", "6", "7"},
+		"HTTP": {"GET / HTTP/1.1\r\n\r\n"}, "random bytes": {string(random)}, "an integer": {"\x07"}, "an unknown type": {"\x81\xa4type\xa4What"},
+	}
+	push := pusher(t, to)
+	for name, frames := range strays {
+		var raw [][]byte
+		for _, f := range frames {
+			raw = append(raw, []byte(f))
+		}
+		p := dial(t, r)
+		if err := p.SendFrames(raw...); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.RecvFrames(patience); err != nil {
+			t.Errorf("%s: no answer: %v", name, err)
+		}
+		if _, err := push.SendMessage(raw); err != nil {
+			t.Fatal(err)
+		}
+		good()
+	}
+	r.settles("all of it is counted", func(s snapshot) bool { return s.Counters["bad_frames"] == len(strays) })
+	for _, endpoint := range []string{r.endpoint, to} { // and without ZeroMQ's greeting: to libzmq some of it is a peer of long ago
+		for _, bytes := range []string{"", "\n", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", string(random), strings.Repeat("\xff", 1<<16)} {
+			c := dialTCP(t, strings.TrimPrefix(endpoint, "tcp://"))
+			_, _ = c.Write([]byte(bytes)) // which may end it
+			good()
+			c.Close()
+		}
+	}
+	s.ends(0)
+	for _, p := range []*program{r.program, proxy} {
+		p.kill(syscall.SIGTERM)
+		if code := p.exits(); code != 0 {
+			t.Errorf("%s ends with %d", p.name, code)
+		}
+		if n := strings.Count(p.stderr(), ": bad "); n != 5 { // and then how many more
+			t.Errorf("%s says %d times that frames are bad: %s", p.name, n, p.stderr())
+		}
+	}
+	if m := regexp.MustCompile(`(\d+) bad frames\n`).FindStringSubmatch(proxy.stderr()); m == nil {
+		t.Errorf("the proxy's summary: %s", tail(proxy.stderr(), 300))
+	} else if n, err := strconv.Atoi(m[1]); err != nil || n < len(strays) {
+		t.Errorf("the proxy says %s bad frames, want %d or more", m[1], len(strays))
 	}
 }

@@ -399,3 +399,16 @@ func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 func last(lines []string, n int) []string { return lines[max(0, len(lines)-n):] }
 
 func tail(s string, n int) string { return s[max(0, len(s)-n):] }
+
+// literally says whether reported times and sizes are to be taken as they were
+// reported, as make test-reports does.
+var literally = os.Getenv("PD_TEST_REPORTS") != ""
+
+// lasts is for how long a test keeps up what was reported to go on for so long.
+// Usually as much of it is enough as lets the same happen.
+func lasts(reported, enough time.Duration) time.Duration {
+	if literally {
+		return reported
+	}
+	return enough
+}

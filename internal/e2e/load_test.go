@@ -13,11 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pebbe/zmq4"
 	"golang.org/x/sys/unix"
 
 	"github.com/pd-tools/pd-tools/internal/built"
-	"github.com/pd-tools/pd-tools/internal/sock"
 	"github.com/pd-tools/pd-tools/internal/usage"
 	"github.com/pd-tools/pd-tools/wire"
 )
@@ -357,22 +355,7 @@ func TestProxyIsFlooded(t *testing.T) {
 	defer out.Close()
 	p := startWith(t, with{stdout: w}, "pd-proxy", "--listen", "tcp://127.0.0.1:*", "--expect", "2")
 	w.Close()
-	endpoint := listening(p)
-	ctx, err := sock.NewContext(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ctx.Close()
-	push, err := ctx.Dial(zmq4.PUSH, endpoint, sock.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer push.Close()
-	notify := func(id string) {
-		for sock.Send(push, wire.Append(nil, &wire.ProxyNotif{ReqID: id})) != nil {
-			time.Sleep(time.Millisecond)
-		}
-	}
+	notify := notifier(t, listening(p))
 	notify("A")
 	notify("A")
 	notify("B") // whose client leaves: no second one

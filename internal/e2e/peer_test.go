@@ -8,8 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pebbe/zmq4"
+
 	"github.com/pd-tools/pd-tools/internal/manifest"
 	"github.com/pd-tools/pd-tools/internal/peertest"
+	"github.com/pd-tools/pd-tools/internal/sock"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -196,12 +199,22 @@ func (p *peer) cancel(reqID string, keys ...string) *wire.AllocResponse {
 // request is told so.
 func (p *peer) commit(reqID string, slots []int64) *wire.CommitResponse {
 	p.t.Helper()
+	return p.committed(p.ask(p.commitOf(reqID, slots)))
+}
+
+func (p *peer) commitOf(reqID string, slots []int64) *wire.CommitRequest {
 	m := &wire.CommitRequest{ReqID: reqID, Slots: slots, Epoch: p.epoch}
 	for range slots {
 		m.Lengths = append(m.Lengths, chunkSize)
 		m.CRCs = append(m.CRCs, 0)
 	}
-	answer, err := p.Call(m)
+	return m
+}
+
+// committed waits for the answer to a commit.
+func (p *peer) committed(corr uint64) *wire.CommitResponse {
+	p.t.Helper()
+	answer, err := p.Wait(corr, patience)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -292,6 +305,33 @@ func proxied(t *testing.T) (*program, string) {
 	t.Helper()
 	p := start(t, nil, "pd-proxy", "--json", "--listen", "tcp://127.0.0.1:*")
 	return p, listening(p)
+}
+
+// notifier tells a proxy what a sender does: that a request is ready.
+func notifier(t *testing.T, endpoint string) (notify func(id string)) {
+	t.Helper()
+	push := pusher(t, endpoint)
+	return func(id string) {
+		for sock.Send(push, wire.Append(nil, &wire.ProxyNotif{ReqID: id})) != nil {
+			time.Sleep(time.Millisecond) // until there is room
+		}
+	}
+}
+
+// pusher is the socket by which a proxy is told.
+func pusher(t *testing.T, endpoint string) *zmq4.Socket {
+	t.Helper()
+	ctx, err := sock.NewContext(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ctx.Close() })
+	push, err := ctx.Dial(zmq4.PUSH, endpoint, sock.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { push.Close() })
+	return push
 }
 
 // at is when an event happened.

@@ -15,7 +15,9 @@ import (
 
 // report is one failure that was reported from practice, by its number in the
 // design's list, and the tests that show that it does not happen here: folder and
-// function, and behind a colon the script where a function runs many.
+// function, and behind a colon the script where a function runs many. Where lasts
+// or literally is called, less time or memory than was reported is taken, by what
+// is said there; make test-reports takes all of it.
 type report struct {
 	no    int
 	what  string
@@ -27,11 +29,11 @@ var reports = []report{
 	{1, "two requests fill the buffer piecemeal and neither ends", []string{"internal/e2e.TestTwoAtTheSameMoment"}},
 	{4, "the slots of a sender that was killed never come back", []string{"internal/e2e.TestSenderDies"}},
 	{6, "an aborted request holds its decoder for minutes", []string{"internal/e2e.TestFailureReachesTheProxy", "internal/proxy.TestTally"}},
-	{8, "one stray frame ends the listener", []string{"internal/receiver.TestFrameShapes", "internal/proxy.TestBadFrames", "cmd/pd-proxy.TestScripts:bad"}},
+	{8, "one stray frame ends the listener", []string{"internal/e2e.TestStrayFrames", "internal/receiver.TestFrameShapes", "internal/proxy.TestBadFrames", "cmd/pd-proxy.TestScripts:bad"}},
 	{10, "a transfer that did finish is timed out", []string{"internal/e2e.TestReceiverStandsStill"}},
 	{13, "a request larger than the buffer waits", []string{"internal/e2e.TestLargerThanTheBuffer"}},
 	{14, "who is alive and queued loses what it has", []string{"internal/e2e.TestSlowSenderKeepsItsLease"}},
-	{17, "a write to foreign memory", []string{"internal/e2e.TestHostileWriter", "rdma/ofi.TestForeignWrites", "rdma/shm.TestWriteOutOfBounds"}},
+	{17, "a write to foreign memory", []string{"internal/e2e.TestCommitsOfForeignMemory", "internal/e2e.TestHostileWriter", "rdma/ofi.TestForeignWrites", "rdma/shm.TestWriteOutOfBounds"}},
 	{18, "the first reader of a common prefix takes it away", []string{"internal/e2e.TestCommonPrefix"}},
 	{24, "an abort names finished batches only", []string{"internal/e2e.TestCancelNamesTooFew", "internal/reservation.TestScenarios:rollback"}},
 	{25, "a cancel that races with the end frees twice", []string{"internal/e2e.TestCancelRaces"}},
@@ -59,7 +61,7 @@ var reports = []report{
 	{56, "too small a buffer is noticed under load", []string{"internal/e2e.TestBufferForTheLongestPrompt"}},
 	{57, "the log is flooded while everybody waits", []string{"internal/e2e.TestSaturatedAndQuiet"}},
 	{58, "overload shows as latency only", []string{"internal/e2e.TestQueueIsFull"}},
-	{59, "the default wait is unbounded", []string{"internal/e2e.TestWaitIsSaid", "internal/e2e.TestBadFlags", "internal/receiver.TestAdmissionTimeout"}},
+	{59, "the default wait is unbounded", []string{"internal/e2e.TestWaitEnds", "internal/e2e.TestWaitIsSaid", "internal/e2e.TestBadFlags", "internal/receiver.TestAdmissionTimeout"}},
 	{60, "IPv6, names and ports", []string{"internal/e2e.TestAddresses", "cmd/pd-recv.TestScripts:usage"}},
 	{61, "a taken port", []string{"internal/e2e.TestPortIsTaken"}},
 	{62, "open to all interfaces", []string{"internal/e2e.TestListensOnThisHostOnly", "cmd/pd-recv.TestScripts:public"}},
@@ -69,7 +71,7 @@ var reports = []report{
 	{67, "ids with wide and control characters", []string{"internal/e2e.TestTopAgreesWithStat", "internal/top.TestClean", "cmd/pd-top.TestJSON"}},
 	{68, "old numbers of a receiver that is gone", []string{"internal/e2e.TestTopOutlivesAReceiver"}},
 	{70, "counts scaled as bytes, rates by the wrong clock", []string{"internal/top.TestNumbers", "internal/top.TestRateBySourceClock"}},
-	{71, "no batch mode, or noise when the reader leaves", []string{"cmd/pd-top.TestStdoutEnds"}},
+	{71, "no batch mode, or noise when the reader leaves", []string{"cmd/pd-top.TestStdoutEnds", "cmd/pd-top.TestJSON", "cmd/pd-top.TestNoTerminal"}},
 	{72, "a late monitor misses what was before", []string{"internal/e2e.TestTopComesLate"}},
 	{73, "suspended, and idle", []string{"internal/e2e.TestTopIsSuspended", "cmd/pd-top.TestIdle"}},
 	{74, "what stdin can be", []string{"internal/e2e.TestStdin", "internal/e2e.TestLastChunkIsShort", "cmd/pd-send.TestInputThatIsNoManifest"}},

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -98,6 +97,7 @@ type shot struct {
 		ReqID       string `json:"req_id"`
 		Sender      string
 		Need, Lacks int
+		WaitedMS    int64 `json:"waited_ms"`
 	}
 	Senders []struct {
 		Sender                  string
@@ -386,6 +386,8 @@ func TestTopOutlivesAReceiver(t *testing.T) {
 	if took, most := time.Since(at), 2*time.Second+held(); took > most {
 		t.Errorf("STALE after %v, more than %v", took, most)
 	}
+	gone := lasts(10*time.Second, 4*time.Second)
+	eventually(t, "it to be gone for a while", func() bool { return time.Since(at) > gone })
 	again(t, r, 10, chunkSize, "--monitor", monitor)
 	screen := p.shows("it to be back", func(s string) bool {
 		if regexp.MustCompile(`[ (]-\d`).MatchString(s) {
@@ -400,26 +402,45 @@ func TestTopOutlivesAReceiver(t *testing.T) {
 	p.keys("q")
 }
 
-// F72: who comes late sees all there is, with its true age.
+// F72: who comes in the middle of a transfer of ten seconds sees it and both who
+// wait, each with its true age.
 func TestTopComesLate(t *testing.T) {
 	t.Parallel()
-	r, monitor := watched(t, 10, "--lease", "10m", "--admit-timeout", "10m")
-	s := send(t, r)
-	s.write(batch("A", 8, 0, 4), batch("B", 8, 0, 4), batch("C", 8, 0, 4))
-	r.settles("two wait", func(s snapshot) bool { return len(s.Queue) == 2 && s.Slots.Written == 4 })
-	eventually(t, "it to be old", func() bool { return r.shot().Requests[0].AgeMS > 3000 })
-	held := delays(t)
+	r, monitor := watched(t, 10)
+	s := send(t, r, "--pace", "1")
+	for i := range 10 {
+		s.write(batch("A", 10, i, 1, fmt.Sprintf(`"at":%d`, i)))
+		if i == 0 {
+			s.write(batch("B", 8, 0, 8, `"at":0.5`), batch("C", 8, 0, 8, `"at":0.5`))
+		}
+	}
+	r.happens("queued", "C")
 	began := time.Now()
+	eventually(t, "the middle of it", func() bool { return time.Since(began) > 4*time.Second })
+	before, held, opened := r.shot(), delays(t), time.Now()
 	p := watch(t, 100, 30, monitor)
-	screen := p.shows("all three", has(`A +pd-send|A +\S+ +8 +4 +4`, ` 1 B `, ` 2 C `))
-	late(t, "all of it", began, held)
-	m := regexp.MustCompile(`(?m)^.A .* ([\d.]+s) +[\d.]+s +STALLED`).FindStringSubmatch(screen)
-	if m == nil {
-		t.Fatalf("no age of A on\n%s", screen)
+	screen := p.shows("all three", has(`A +\S+ +10 +\d+ +\d+ .*writing`, ` 1 B `, ` 2 C `))
+	after := r.shot()
+	late(t, "all of it", opened, held)
+	age := func(row string, from, to int64) {
+		t.Helper()
+		m := regexp.MustCompile(`(?m)` + row).FindStringSubmatch(screen)
+		if m == nil {
+			t.Fatalf("no %s on\n%s", row, screen)
+		}
+		d, err := time.ParseDuration(m[1])
+		if ms := d.Milliseconds(); err != nil || ms < from || ms > to+100 { // what it shows is rounded
+			t.Errorf("%q is of an age of %d to %d ms", m[0], from, to)
+		}
 	}
-	if age, err := strconv.ParseFloat(strings.TrimSuffix(m[1], "s"), 64); err != nil || age < 3 || age > 3+soon.Seconds() {
-		t.Errorf("A is %s old", m[1])
+	if len(before.Queue) != 2 || len(after.Queue) != 2 {
+		t.Fatalf("who waits: %+v, then %+v", before.Queue, after.Queue)
 	}
+	age(`^.A .* ([\d.]+s) +[\d.]+m?s +writing`, before.Requests[0].AgeMS, after.Requests[0].AgeMS)
+	for i, id := range []string{"B", "C"} {
+		age(fmt.Sprintf(`^ *%d %s +\S+ +8 +\d+ +([\d.]+s)`, i+1, id), before.Queue[i].WaitedMS, after.Queue[i].WaitedMS)
+	}
+	s.result("A", "ready")
 }
 
 // F73: ^Z gives the terminal back as it was, and fg brings the screen.
