@@ -86,14 +86,19 @@ func (l *link) unmapped(engine string, err error) {
 	l.ask()
 }
 
-// refusal words why the receiver will not have us, after what kept us from
-// writing by the engines that it would.
-func (l *link) refusal(text string) error {
+// refusal says why the receiver will not have us, after what kept us from
+// writing by the engines that it would. An engine that crosses hosts and did not
+// get there is the reason then, and not that there is no other.
+func (l *link) refusal(resp *wire.AttachResponse) lost {
 	o := l.opening
 	if len(o.failures) == 0 {
-		return fmt.Errorf("%s refuses to attach us: %s", l.cfg.endpoint, text)
+		return lost{code: resp.Code, err: fmt.Errorf("%s refuses to attach us: %s", l.cfg.endpoint, resp.Error)}
 	}
-	return l.unreached(append(o.failures, failure{strings.Join(o.engines, ", "), errors.New(text)}))
+	code := resp.Code
+	if slices.ContainsFunc(o.failures, func(f failure) bool { return f.engine != onThisHost && errors.Is(f.err, rdma.ErrUnreachable) }) {
+		code = codeUnreachable
+	}
+	return lost{code: code, err: l.unreached(append(o.failures, failure{strings.Join(o.engines, ", "), errors.New(resp.Error)}))}
 }
 
 func (l *link) unreached(failures []failure) error {

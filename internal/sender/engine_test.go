@@ -84,6 +84,7 @@ func TestEngineThatReaches(t *testing.T) {
 		"the other way":         {offers: []string{"ofi", "shm"}, may: bothEngines, fails: map[string]error{"ofi": elsewhere}, tried: []string{"ofi", "shm"}, says: ": writes by shm"},
 		"shm that hangs":        {offers: bothEngines, may: bothEngines, fails: map[string]error{"shm": errHang}, timeout: 2 * time.Second, tried: bothEngines, says: ": writes by ofi (tcp;ofi_rxm); not by shm: no success within 1.5s"},
 		"offered, not reached":  {offers: []string{"shm"}, may: bothEngines, fails: map[string]error{"shm": elsewhere}, tried: []string{"shm"}, code: wire.CodeBadRequest, errs: []string{"shm: no receiver here", "; ofi: receiver offers shm only"}},
+		"gone meanwhile":        {offers: []string{"ofi"}, may: bothEngines, fails: map[string]error{"ofi": elsewhere}, tried: []string{"ofi"}, code: codeUnreachable, errs: []string{"ofi: no receiver here", "; shm: receiver offers ofi only"}},
 		"none reached":          {offers: bothEngines, may: bothEngines, fails: map[string]error{"shm": elsewhere, "ofi": broken}, tried: bothEngines, code: wire.CodeInternal, errs: []string{"shm: no receiver here", "; ofi: no memory"}},
 		"nowhere to be reached": {offers: bothEngines, may: []string{"ofi"}, fails: map[string]error{"ofi": elsewhere}, tried: []string{"ofi"}, code: codeUnreachable, errs: []string{"ofi: no receiver here"}},
 		"the only one fails":    {offers: bothEngines, may: []string{"shm"}, fails: map[string]error{"shm": broken}, tried: []string{"shm"}, code: wire.CodeInternal, errs: []string{"shm: no memory"}},

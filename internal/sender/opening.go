@@ -218,7 +218,7 @@ func (l *link) attachAnswered(id uint64, resp *wire.AttachResponse) {
 	switch {
 	case id < o.firstAsk:
 	case resp.Error != "" || resp.Code != "":
-		l.lose(lost{code: resp.Code, err: l.refusal(resp.Error)})
+		l.lose(l.refusal(resp))
 	case resp.Version != wire.ProtocolVersion:
 		l.lose(lost{code: wire.CodeBadRequest, err: fmt.Errorf(
 			"%s speaks protocol version %d, this sender %d", l.cfg.endpoint, resp.Version, wire.ProtocolVersion)})
