@@ -45,8 +45,8 @@ const (
 
 type loopPeer struct {
 	gone, slow bool
-	writer     rdma.Writer // once it has attached
-	connected  bool
+	writer     rdma.Writer   // once it has attached, the last time
+	connected  []rdma.Writer // one may outlive its grant
 }
 
 func newLoop(t *testing.T, input []byte, target rdma.Target, mode byte) *loop {
@@ -231,9 +231,9 @@ func (l *loop) next() {
 		l.tell(from, &wire.AttachRequest{Name: "n", Version: 1 + int64(l.input.Byte()&1), Engines: []string{"none", engine}[l.input.Byte()&1:]})
 		p.writer = l.writers.bySender[loopIdentity(from)].writer
 	case doConnect:
-		if f, ok := l.target.(*fakeTarget); ok && p.writer != 0 {
+		if f, ok := l.target.(*fakeTarget); ok && p.writer != 0 && !slices.Contains(p.connected, p.writer) {
 			f.connect(p.writer)
-			p.connected = true
+			p.connected = append(p.connected, p.writer)
 		}
 	case doDisconnect:
 		l.disconnect(p)
@@ -269,11 +269,11 @@ func (l *loop) slot() int64 {
 }
 
 func (l *loop) disconnect(p *loopPeer) {
-	if f, ok := l.target.(*fakeTarget); ok && p.connected {
-		p.connected = false
-		f.connected[p.writer] = false
-		l.writers.gone.put(p.writer)
+	for _, w := range p.connected {
+		l.target.(*fakeTarget).connected[w] = false
+		l.writers.gone.put(w)
 	}
+	p.connected = nil
 }
 
 func (l *loop) revokeAll() {
