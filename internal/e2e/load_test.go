@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pd-tools/pd-tools/internal/built"
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/internal/usage"
 	"github.com/pd-tools/pd-tools/wire"
 )
@@ -90,21 +91,23 @@ func TestGoneBeforeTheAnswer(t *testing.T) {
 	good.ends(0)
 }
 
-// F39: sixteen requests at once of each of two senders, and cancels in between.
-// Built with the race detector where the tests are.
+// F39: sixteen requests at once of each of two senders, and cancels in between, for
+// half a minute, or a quarter of that. Built with the race detector where the tests are.
 func TestCancelStorm(t *testing.T) {
 	t.Parallel()
-	const rounds, atOnce = 15, 16
+	const atOnce = 16
+	storm := lasts(30*time.Second, 8*time.Second)
 	r := receive(t, 20, "--sink")
 	senders := []*fed{send(t, r), send(t, r)}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	ends := map[string]int{}
-	for round := range rounds {
+	rounds := 0
+	for began := time.Now(); time.Since(began) < storm; rounds++ {
 		var ids [2][]string
 		for i, s := range senders {
 			var lines []string
 			for n := range atOnce {
-				id := fmt.Sprintf("S%d-%d-%d", i, round, n)
+				id := fmt.Sprintf("S%d-%d-%d", i, rounds, n)
 				ids[i] = append(ids[i], id)
 				lines = append(lines, batch(id, 4, 0, 2))
 			}
@@ -134,13 +137,14 @@ func TestCancelStorm(t *testing.T) {
 	if ends["ready"]+ends["cancelled"] != 2*rounds*atOnce || c["released"] != ends["ready"] || ends["cancelled"] == 0 || ends["ready"] == 0 {
 		t.Errorf("ends %v, counters %v", ends, c)
 	}
+	t.Logf("%d requests in %v: %v", 2*rounds*atOnce, storm, ends)
 }
 
 // F40: signals that mean nothing, in a tight loop to all four programs under load:
 // each request is ready once, nobody ends.
 func TestSignalsThatMeanNothing(t *testing.T) {
 	t.Parallel()
-	const storm = 4 * time.Second
+	const storm = 10 * time.Second
 	r, monitor := watched(t, 20, "--sink")
 	proxy, to := proxied(t)
 	s := send(t, r, "--proxy", to)
@@ -224,8 +228,70 @@ func limited(t *testing.T, ulimit, name string) string {
 	return filepath.Base(f.Name())
 }
 
-// F41: 64 descriptors and a hundred senders: who is connected is served, the
-// others are refused aloud, and are served when there is room.
+// F41: 64 descriptors and a hundred senders, of which a few dozen have room: who is
+// connected is served, the rest is refused aloud, and later ones are served.
+func TestMoreSendersThanDescriptors(t *testing.T) {
+	t.Parallel()
+	crowd := 100
+	if built.Race {
+		crowd = 40 // a sender takes three times the memory, and time to start
+	}
+	p := start(t, nil, limited(t, "-n 64", "pd-recv"), "--listen", "tcp://127.0.0.1:*", "--buffer-size", "10KiB", "--chunk-size", "1KiB", "--sink")
+	r := &receiver{program: p, endpoint: p.event("event", "listening").str("endpoint")}
+	r.says("at most 64 files can be open")
+	var senders []*fed
+	for i := range crowd {
+		s := send(t, r, "--staging-size", "64KiB", "--timeout", "10m")
+		s.write(batch(fmt.Sprint("A", i), 4, 0, 4))
+		senders = append(senders, s)
+	}
+	r.says("no more files can be opened")
+	ready := func() (ids []int) {
+		for i, s := range senders {
+			if len(s.lines("req_id", fmt.Sprint("A", i), "status", "ready")) > 0 {
+				ids = append(ids, i)
+			}
+		}
+		return ids
+	}
+	eventually(t, "some to be served", func() bool { return len(ready()) >= 10 })
+	for _, i := range ready() { // who is connected is not forgotten
+		senders[i].write(batch(fmt.Sprint("B", i), 4, 0, 4))
+		senders[i].result(fmt.Sprint("B", i), "ready")
+	}
+	if n := len(ready()); n > 64/2 {
+		t.Errorf("%d senders, of which each takes two, have room in 64 files", n)
+	}
+	// As they go others come, or have been told that they cannot.
+	gone := make([]bool, crowd)
+	left := crowd
+	eventually(t, "everybody to be served or refused", func() bool {
+		for i, s := range senders {
+			if l := s.lines("req_id", fmt.Sprint("A", i)); len(l) > 0 && !gone[i] {
+				code := 0
+				if l[0].str("status") != "ready" {
+					code = 1
+					if !strings.Contains(l[0].str("error"), r.endpoint) {
+						t.Errorf("a sender for which there is no room is told %v", l[0])
+					}
+				}
+				s.ends(code)
+				gone[i] = true
+				left--
+			}
+		}
+		return left == 0
+	})
+	t.Logf("%d of %d are served", len(ready()), crowd)
+	late := send(t, r)
+	late.write(batch("late", 4, 0, 4))
+	late.result("late", "ready")
+	late.ends(0)
+	r.empty()
+}
+
+// F41: the same with a hundred bare connections, which take what there is and say
+// nothing.
 func TestFewDescriptors(t *testing.T) {
 	t.Parallel()
 	p := start(t, nil, limited(t, "-n 64", "pd-recv"), "--listen", "tcp://127.0.0.1:*", "--buffer-size", "10KiB", "--chunk-size", "1KiB", "--sink")
@@ -289,12 +355,17 @@ func TestManyTransfers(t *testing.T) {
 	s.ends(0)
 }
 
-// F57: who waits is told of once, and waiting costs nothing.
+// F57: who waits is told of once, and neither waiting nor having nothing to do costs
+// anything, for a minute, or a tenth of that, in which two heartbeats come.
 func TestSaturatedAndQuiet(t *testing.T) {
 	t.Parallel()
-	const measured = 5 * time.Second
-	r := receive(t, 10)
+	measured := lasts(time.Minute, 6*time.Second)
+	idle := receive(t, 10, "--lease", "9s")
+	r := receive(t, 10, "--admit-timeout", "10m", "--lease", "9s")
 	full(t, r)
+	bored := send(t, idle)
+	bored.write(batch("done", 2, 0, 2))
+	bored.result("done", "ready")
 	var waiters []*fed
 	for i := range 5 {
 		s := send(t, r)
@@ -303,7 +374,7 @@ func TestSaturatedAndQuiet(t *testing.T) {
 		r.happens("queued", id)
 		waiters = append(waiters, s)
 	}
-	programs := []*program{r.program}
+	programs := []*program{r.program, idle.program, bored.program}
 	for _, s := range waiters {
 		programs = append(programs, s.program)
 	}
@@ -325,7 +396,7 @@ func TestSaturatedAndQuiet(t *testing.T) {
 			most = 0.25
 		}
 		if share > most {
-			t.Errorf("%s takes %.1f%% of a core while it waits", p.name, 100*share)
+			t.Errorf("%s takes %.1f%% of a core while nothing happens", p.name, 100*share)
 		}
 	}
 	if n := said() - lines; n > 0 {
@@ -381,8 +452,10 @@ func TestProxyIsFlooded(t *testing.T) {
 	}
 }
 
-// F54: twenty monitors at once, some of them stopped, and one that asks for
-// snapshots and reads none: no request fails, and the rate stays.
+// F54: twenty monitors at once, some of them stopped for half a minute or as long as
+// it takes until there is no room for more to tell them, and one that asks for
+// snapshots and reads none: no request fails, and the rate stays. How little it
+// changes is measured by internal/sender's TestRateBesideMonitors.
 func TestMonitorsThatStop(t *testing.T) {
 	t.Parallel()
 	const tops, stopped, requests = 20, 5, 200
@@ -415,7 +488,19 @@ func TestMonitorsThatStop(t *testing.T) {
 	for range 500 {
 		deaf.ask(&wire.StatRequest{})
 	}
-	beside := min(rate(), rate(), rate())
+	testkit.Subscribe(t, monitor) // and reads nothing of what it subscribes to
+	stood, stop := time.Now(), lasts(30*time.Second, 0)
+	full := func() bool {
+		return slices.ContainsFunc(tcpSockets(t, r.program), func(s tcpSocket) bool {
+			return s.unsent > 0 && portOf(t, s.local) == portOf(t, monitor)
+		})
+	}
+	beside := rate()
+	for i := 1; i < 3 || time.Since(stood) < stop || !full(); i++ {
+		if beside = min(beside, rate()); time.Since(stood) > patience {
+			t.Fatal("nobody who does not read is behind: the test proves nothing")
+		}
+	}
 	t.Logf("%d requests take %v, beside %d monitors %v", requests, alone, tops, beside)
 	// Twenty programs that draw take the processor, too: what must not happen is
 	// that somebody waits for one that is stopped.
@@ -465,6 +550,21 @@ func TestListensOnThisHostOnly(t *testing.T) {
 type tcpSocket struct {
 	local   string // as the kernel prints it
 	listens bool
+	unsent  int // bytes that its peer has no room for
+}
+
+// portOf is the port of an endpoint, or of an address as the kernel prints it.
+func portOf(t *testing.T, address string) int {
+	t.Helper()
+	base := 16
+	if strings.HasPrefix(address, "tcp://") {
+		base = 10
+	}
+	port, err := strconv.ParseUint(address[strings.LastIndexByte(address, ':')+1:], base, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(port)
 }
 
 // tcpSockets are those of a program, of both families.
@@ -478,7 +578,9 @@ func tcpSockets(t *testing.T, p *program) (list []tcpSocket) {
 		}
 		for line := range strings.Lines(string(b)) {
 			if f := strings.Fields(line); len(f) > 9 && slices.Contains(files, "socket:["+f[9]+"]") {
-				list = append(list, tcpSocket{f[1], f[3] == "0A"})
+				queued, _, _ := strings.Cut(f[4], ":")
+				unsent, _ := strconv.ParseInt(queued, 16, 64)
+				list = append(list, tcpSocket{f[1], f[3] == "0A", int(unsent)})
 			}
 		}
 	}

@@ -325,15 +325,7 @@ func TestTopShowsWhoWaitsForStaging(t *testing.T) {
 	const chunk = 32 << 20
 	r := receiveChunks(t, 8, chunk, "--engine", "ofi", "--lease", "10m")
 	s := send(t, r, "--engine", "ofi", "--staging-size", fmt.Sprint(2*chunk), "--monitor", "tcp://127.0.0.1:*", "--timeout", "10m")
-	var monitor string
-	s.until("where it can be watched", func() bool {
-		m := regexp.MustCompile(`pd-top (tcp://\S+)`).FindStringSubmatch(s.err.String())
-		if m != nil {
-			monitor = m[1]
-		}
-		return m != nil
-	})
-	p := watch(t, 100, 30, monitor)
+	p := watch(t, 100, 30, monitorOf(s))
 	p.shows("an idle sender", has(`LIVE`, `no batch waits for staging`))
 	held := delays(t)
 
