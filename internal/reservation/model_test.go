@@ -37,6 +37,7 @@ type model struct {
 	over    []uint64  // writers whose sender ended
 	choices []mChoice
 	order   []Record // the machine's records: of what is due at the same moment it chooses which goes first
+	slotOf  func(id, key string) int
 }
 
 // mChunk is a chunk in the buffer: it has one slot and lives while it has
@@ -259,8 +260,10 @@ func (r *mReq) state() string {
 
 // --- events ---
 
-func (md *model) step(now Time, ev Event, fx *Effects) {
-	md.order = fx.Records
+// step does what an event must bring about. slotOf tells which slot a key of a
+// request that still lives has in the machine, where several were allowed.
+func (md *model) step(now Time, ev Event, fx *Effects, slotOf func(id, key string) int) {
+	md.order, md.slotOf = fx.Records, slotOf
 	md.wants, md.records, md.fences, md.over, md.choices = nil, nil, nil, nil, nil
 	gap := now - md.last
 	md.last = now
@@ -751,6 +754,11 @@ func (md *model) allocate(r *mReq, b mBatch) {
 		}
 		if same := md.copies(k, b.lens[i]); len(same) > 0 {
 			w.sent = append(w.sent, int64(i))
+			// What happens at the same moment and after it depends on which it is.
+			slot := md.slotOf(r.id, k)
+			if at := slices.IndexFunc(same, func(c *mChunk) bool { return c.slot >= 0 && c.slot == slot }); at > 0 {
+				same[0], same[at] = same[at], same[0]
+			}
 			r.chunks = append(r.chunks, same[0])
 			same[0].holders = append(same[0].holders, r)
 			r.shared++
@@ -1275,10 +1283,9 @@ func (md *model) count(rec Record) {
 
 // --- comparing ---
 
-// compare holds the machine's effects and snapshot against the model. slotOf
-// tells which slot a key of a live request has, where several were allowed.
-func (md *model) compare(fx *Effects, snap *wire.Snapshot, slotOf func(id, key string) int) error {
-	if err := md.learn(fx, slotOf); err != nil {
+// compare holds the machine's effects and snapshot against the model.
+func (md *model) compare(fx *Effects, snap *wire.Snapshot) error {
+	if err := md.learn(fx); err != nil {
 		return err
 	}
 	for _, f := range []func() error{
@@ -1294,24 +1301,24 @@ func (md *model) compare(fx *Effects, snap *wire.Snapshot, slotOf func(id, key s
 }
 
 // learn takes over what was the machine's to choose.
-func (md *model) learn(fx *Effects, slotOf func(id, key string) int) error {
+func (md *model) learn(fx *Effects) error {
 	if err := md.compareAnswers(fx); err != nil {
 		return err
 	}
 	for _, ch := range md.choices {
-		if err := md.choose(ch, slotOf); err != nil {
+		if err := md.choose(ch); err != nil {
 			return err
 		}
 	}
 	return md.compareFences(fx)
 }
 
-func (md *model) choose(ch mChoice, slotOf func(id, key string) int) error {
+func (md *model) choose(ch mChoice) error {
 	if !slices.Contains(md.live, ch.r) {
 		return nil // ended meanwhile, and its share with it
 	}
 	old := ch.candidates[0]
-	slot := slotOf(ch.r.id, old.key)
+	slot := md.slotOf(ch.r.id, old.key)
 	for _, c := range ch.candidates {
 		if c.slot != slot {
 			continue

@@ -441,7 +441,7 @@ func (w *world) step(ev Event) error {
 	w.now++ // no two events at the same moment
 	w.events++
 	fx := w.m.Step(w.now, ev)
-	w.md.step(w.now, ev, fx)
+	w.md.step(w.now, ev, fx, w.slotOf)
 	if w.trace != nil {
 		w.print(fx)
 	}
@@ -459,7 +459,7 @@ func (w *world) step(ev Event) error {
 	if err := w.m.check(); err != nil {
 		return fmt.Errorf("check: %w", err)
 	}
-	if err := w.md.compare(fx, &w.snap, w.slotOf); err != nil {
+	if err := w.md.compare(fx, &w.snap); err != nil {
 		return fmt.Errorf("model: %w", err)
 	}
 	if want := w.md.doors(); !maps.Equal(w.watch.doors, want) {
@@ -484,7 +484,7 @@ func (w *world) follow(fx *Effects) error {
 	if err := w.watch.records(w.md.now, fx); err != nil {
 		return err
 	}
-	return w.md.learn(fx, w.slotOf)
+	return w.md.learn(fx)
 }
 
 // tenantName is in the sender's name: T/1 and T/2 are of tenant T.
