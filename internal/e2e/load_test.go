@@ -368,7 +368,7 @@ func TestSaturatedAndQuiet(t *testing.T) {
 	bored.result("done", "ready")
 	var waiters []*fed
 	for i := range 5 {
-		s := send(t, r)
+		s := send(t, r, "--timeout", "10m")
 		id := fmt.Sprint("W", i)
 		s.write(batch(id, 8, 0, 8))
 		r.happens("queued", id)
