@@ -119,7 +119,7 @@ func TestNoTerminal(t *testing.T) {
 // --json: each line is a snapshot, exactly as it was published.
 func TestJSON(t *testing.T) {
 	t.Parallel()
-	ids := []string{"請求-1", "👩‍💻", "a\tb\nc", "\x1b]0;x\a", strings.Repeat("x", 300), `"\`}
+	ids := []string{"請求-1", "👩‍💻", "e\u0301", "a\tb\nc", "\x1b]0;x\a", strings.Repeat("x", 300), `"\`}
 	endpoint := publish(t, func() wire.Message {
 		s := receiver(len(ids))().(*wire.Snapshot)
 		s.Requests = append([]wire.SnapshotRequest(nil), s.Requests...)

@@ -133,7 +133,7 @@ func watched(t *testing.T, slots int, flags ...string) (*receiver, string) {
 func TestTopAgreesWithStat(t *testing.T) {
 	t.Parallel()
 	r, monitor := watched(t, 64, "--admit-timeout", "10m", "--lease", "10m")
-	strange := []string{"請求", "👩‍💻", strings.Repeat("x", 300), "\x1b]0;x\a\t\n", "é"}
+	strange := []string{"請求", "👩‍💻", strings.Repeat("x", 300), "\x1b]0;x\a\t\n", "e\u0301"}
 	var senders []*fed
 	for s := range 4 {
 		f := send(t, r, "--name", fmt.Sprintf("send-%d", s))
