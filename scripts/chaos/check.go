@@ -174,7 +174,7 @@ func (c *checker) endedOnce(q *request) {
 		switch {
 		case r.Status == "failed" && (r.Error == "" || r.Code == ""):
 			c.fault("%s does not say why request %s failed: %+v", q.by.name, q.id, r)
-		case r.Status == "cancelled" && !q.cancelled && q.by.how != terminated:
+		case r.Status == "cancelled" && !q.cancelled && !q.by.told:
 			c.fault("%s cancelled request %s, which nobody asked for: %+v", q.by.name, q.id, r)
 		case r.Status == "ready" && (r.Sent+r.Shared != r.Chunks || r.Chunks != int64(len(q.chunks)) || r.Chunks != q.total):
 			c.fault("%s: request %s of %d chunks is ready with %d sent and %d shared", q.by.name, q.id, q.total, r.Sent, r.Shared)

@@ -146,7 +146,7 @@ func (w *world) oneSender(s *sender, rnd *rand.Rand) error {
 		<-proc.done
 	}
 	s.set(nil)
-	w.add(func() { life.how, life.code = proc.how(), proc.code() })
+	w.add(func() { life.how, life.told, life.code = proc.how(), proc.asked.Load(), proc.code() })
 	w.say("%s ended %s with code %d", life.name, life.how, life.code)
 	return err
 }

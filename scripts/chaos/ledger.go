@@ -55,6 +55,7 @@ type senderLife struct {
 	name    string
 	proxy   int
 	how     ending
+	told    bool // to end, before it was killed or after
 	code    int
 	results []result // of all its requests, in order
 	cuts    []span   // of its connection to the proxy

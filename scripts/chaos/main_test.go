@@ -65,6 +65,9 @@ func TestCheck(t *testing.T) {
 		{"a failure without a reason", func(l *ledger, s *senderLife, _ *receiverLife, p *proxyLife) {
 			l.requests["A"].results[0] = result{ReqID: "A", Status: "failed"}
 		}, "does not say why"},
+		{"cancelled by nobody", func(l *ledger, s *senderLife, _ *receiverLife, p *proxyLife) {
+			l.requests["A"].results[0] = result{ReqID: "A", Status: "cancelled", Error: "stopped"}
+		}, "which nobody asked for"},
 		{"told ready, and failed", func(l *ledger, s *senderLife, _ *receiverLife, p *proxyLife) {
 			l.requests["A"].results[0] = result{ReqID: "A", Status: "failed", Error: "why", Code: "timeout"}
 		}, "a proxy calls request A ready, its sender failed"},
