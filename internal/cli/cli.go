@@ -13,6 +13,7 @@ import (
 	"os"
 	"strings"
 	"syscall"
+	"time"
 
 	urfave "github.com/urfave/cli/v2"
 )
@@ -42,11 +43,17 @@ func Usagef(format string, args ...any) error {
 // SignalError says which signal ended a program. It is the cause of the
 // context that Signals cancels, and gives the exit code 128 + number when an
 // Action returns it.
-type SignalError struct{ Signal syscall.Signal }
+type SignalError struct {
+	Signal  syscall.Signal
+	flushBy time.Time // when a reader of stdout is waited for no more; zero: no limit
+}
 
 func (e *SignalError) Error() string {
-	if e.Signal == syscall.SIGINT {
+	switch e.Signal {
+	case syscall.SIGINT:
 		return "interrupted"
+	case syscall.SIGHUP:
+		return "hung up"
 	}
 	return "terminated"
 }

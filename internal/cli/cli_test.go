@@ -61,9 +61,9 @@ func testApp(cfg *config) *urfave.App {
 				}},
 			{Name: "fail", Usage: "fails", Action: func(*urfave.Context) error { return errors.New("no luck") }},
 			{Name: "sigint", Usage: "is interrupted", Action: func(*urfave.Context) error {
-				return fmt.Errorf("stopped: %w", &SignalError{syscall.SIGINT})
+				return fmt.Errorf("stopped: %w", &SignalError{Signal: syscall.SIGINT})
 			}},
-			{Name: "sigterm", Usage: "is terminated", Action: func(*urfave.Context) error { return &SignalError{syscall.SIGTERM} }},
+			{Name: "sigterm", Usage: "is terminated", Action: func(*urfave.Context) error { return &SignalError{Signal: syscall.SIGTERM} }},
 		},
 	}
 }

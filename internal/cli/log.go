@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -106,17 +107,27 @@ func (l *Log) Close(ctx context.Context) error {
 	return l.lines.Close(ctx)
 }
 
-// flushGrace is how long the last output may take once a program was told to
-// stop, and its last messages in any case.
+// flushGrace is how long the last output may take once a program ends by itself,
+// and its last messages in any case.
 const flushGrace = time.Second
 
 // Flush writes what is queued for stdout and then for stderr. It waits for a
-// slow reader of stdout until ctx is done and a second longer; what is left
-// then is lost, and said on stderr.
+// slow reader of stdout until ctx is done, and then a second longer or, after a
+// signal, for most of the time that the stop may take; what is left then is lost,
+// and said on stderr.
 func Flush(ctx context.Context, out *Lines, log *Log) {
 	patience, giveUp := context.WithCancel(context.Background())
 	defer giveUp()
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(flushGrace, giveUp) })
+	stop := context.AfterFunc(ctx, func() {
+		grace := flushGrace
+		if s := (*SignalError)(nil); errors.As(context.Cause(ctx), &s) {
+			if s.flushBy.IsZero() {
+				return // until a second signal
+			}
+			grace = time.Until(s.flushBy)
+		}
+		time.AfterFunc(grace, giveUp)
+	})
 	defer stop()
 	if err := out.Close(patience); err != nil {
 		log.Printf("%v", err)

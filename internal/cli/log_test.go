@@ -2,7 +2,10 @@ package cli
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -78,3 +81,32 @@ func FuzzEscape(f *testing.F) {
 		}
 	})
 }
+
+// After a signal a reader of stdout that pauses is waited for until flushBy, and
+// no longer.
+func TestFlushAfterASignal(t *testing.T) {
+	for name, tt := range map[string]struct{ grace, pause time.Duration }{
+		"it reads in time": {patienceOfTests, flushGrace + 200*time.Millisecond},
+		"it does not":      {50 * time.Millisecond, patienceOfTests},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancelCause(context.Background())
+			r, w := io.Pipe()
+			defer r.Close()
+			var stderr strings.Builder
+			out, log := NewLines(w, func(error) {}), NewLog(&stderr, "pd-test")
+			out.JSON(1)
+			cancel(&SignalError{Signal: syscall.SIGTERM, flushBy: time.Now().Add(tt.grace)})
+			timer := time.AfterFunc(tt.pause, func() { _, _ = io.Copy(io.Discard, r) })
+			defer timer.Stop()
+			began := time.Now()
+			Flush(ctx, out, log)
+			if lost := strings.Contains(stderr.String(), "left unwritten"); lost != (tt.grace < tt.pause) {
+				t.Errorf("it gave up: %v, after %v", lost, time.Since(began))
+			}
+		})
+	}
+}
+
+const patienceOfTests = 30 * time.Second

@@ -11,14 +11,27 @@ import (
 	"time"
 )
 
-// Signals returns a context that the first SIGINT or SIGTERM cancels, with a
-// *SignalError as its cause. After that a second signal ends the process at
-// once, and so does the passing of timeout (0: no limit): both exit with the
-// signal's code. Call stop when there is nothing left to stop cleanly.
+// flushShare is the part of the time that a stop may take after which a reader
+// of stdout is waited for no more.
+const flushShare = 0.8
+
+// sameSignal is how soon after the first the same signal is no second one: timeout
+// sends it to a program and then to the group that the program is in. No person
+// and hardly a script is as quick.
+const sameSignal = time.Millisecond
+
+// Signals returns a context that the first SIGINT, SIGTERM or, unless it is
+// ignored as under nohup, SIGHUP cancels, with a *SignalError as its cause. After
+// that a second signal ends the process at once, and so does the passing of
+// timeout (0: no limit): both exit with the signal's code. Call stop when there is
+// nothing left to stop cleanly.
 func Signals(parent context.Context, timeout time.Duration) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	ch := make(chan os.Signal, 2)
 	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(ch, syscall.SIGHUP)
+	}
 	done := make(chan struct{})
 	go watchSignals(ch, done, cancel, timeout)
 	return ctx, func() {
@@ -32,22 +45,29 @@ func watchSignals(ch <-chan os.Signal, done <-chan struct{}, cancel context.Canc
 	var first *SignalError
 	select {
 	case s := <-ch:
-		first = &SignalError{s.(syscall.Signal)}
-		cancel(first)
+		first = &SignalError{Signal: s.(syscall.Signal)}
 	case <-done:
 		return
 	}
+	began := time.Now()
 	var late <-chan time.Time
 	if timeout > 0 {
 		late = time.After(timeout)
+		first.flushBy = began.Add(time.Duration(flushShare * float64(timeout)))
 	}
-	select {
-	case s := <-ch:
-		os.Exit((&SignalError{s.(syscall.Signal)}).Code())
-	case <-late:
-		fmt.Fprintf(os.Stderr, "%s: did not stop within %v: leaving at once\n", filepath.Base(os.Args[0]), timeout)
-		os.Exit(first.Code())
-	case <-done:
+	cancel(first)
+	for {
+		select {
+		case s := <-ch:
+			if s != first.Signal || time.Since(began) >= sameSignal {
+				os.Exit((&SignalError{Signal: s.(syscall.Signal)}).Code())
+			}
+		case <-late:
+			fmt.Fprintf(os.Stderr, "%s: did not stop within %v: leaving at once\n", filepath.Base(os.Args[0]), timeout)
+			os.Exit(first.Code())
+		case <-done:
+			return
+		}
 	}
 }
 

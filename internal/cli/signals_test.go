@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,6 +28,7 @@ func waitForSignal() int {
 	<-ctx.Done()
 	fmt.Println(context.Cause(ctx))
 	_, _ = bufio.NewReader(os.Stdin).ReadByte()
+	fmt.Println("stopped cleanly")
 	var s *SignalError
 	if errors.As(Interrupted(ctx), &s) {
 		return s.Code()
@@ -39,13 +41,16 @@ func TestSignals(t *testing.T) {
 		name    string
 		timeout string
 		send    []syscall.Signal
-		stops   bool // the program ends cleanly after the first signal
+		pause   time.Duration // before the second
+		stops   bool          // the program ends cleanly after the first signal
 		code    int
 		stderr  string
 	}{
 		{name: "interrupt", timeout: "1h", send: []syscall.Signal{syscall.SIGINT}, stops: true, code: 130},
 		{name: "terminate", timeout: "0s", send: []syscall.Signal{syscall.SIGTERM}, stops: true, code: 143},
-		{name: "second at once", timeout: "1h", send: []syscall.Signal{syscall.SIGINT, syscall.SIGINT}, code: 130},
+		{name: "hang up", timeout: "1h", send: []syscall.Signal{syscall.SIGHUP}, stops: true, code: 129},
+		{name: "second at once", timeout: "1h", send: []syscall.Signal{syscall.SIGTERM, syscall.SIGINT}, code: 130},
+		{name: "the same some time later", timeout: "1h", send: []syscall.Signal{syscall.SIGINT, syscall.SIGINT}, pause: 2 * sameSignal, code: 130},
 		{name: "second without limit", timeout: "0s", send: []syscall.Signal{syscall.SIGINT, syscall.SIGTERM}, code: 143},
 		{name: "too slow", timeout: "10ms", send: []syscall.Signal{syscall.SIGTERM}, code: 143, stderr: "did not stop within 10ms"},
 	} {
@@ -66,9 +71,12 @@ func TestSignals(t *testing.T) {
 				t.Fatal(err)
 			}
 			lines := bufio.NewScanner(stdout)
-			for _, s := range tc.send {
+			for i, s := range tc.send {
 				if !lines.Scan() {
 					t.Fatal("no line before the signal")
+				}
+				if i > 0 {
+					time.Sleep(tc.pause)
 				}
 				if err := cmd.Process.Signal(s); err != nil {
 					t.Fatal(err)
@@ -77,13 +85,49 @@ func TestSignals(t *testing.T) {
 			if tc.stops {
 				stdin.Close()
 			}
+			cleanly := false
 			for lines.Scan() {
+				cleanly = cleanly || lines.Text() == "stopped cleanly"
 			}
 			_ = cmd.Wait()
+			if cleanly != tc.stops {
+				t.Errorf("stopped cleanly: %v", cleanly)
+			}
 			if code := cmd.ProcessState.ExitCode(); code != tc.code || !strings.Contains(stderr.String(), tc.stderr) || tc.stderr == "" && stderr.Len() > 0 {
 				t.Errorf("exit %d, stderr %q; want %d and %q", code, stderr.String(), tc.code, tc.stderr)
 			}
 		})
+	}
+}
+
+// One signal that comes twice at once is one.
+func TestSignalTwiceAtOnce(t *testing.T) {
+	ch := make(chan os.Signal, 2)
+	ch <- syscall.SIGTERM
+	ch <- syscall.SIGTERM
+	done := make(chan struct{})
+	ctx, cancel := context.WithCancelCause(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		watchSignals(ch, done, cancel, 0) // it would end the test
+		close(ended)
+	}()
+	<-ctx.Done()
+	for len(ch) > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	close(done)
+	<-ended
+}
+
+// Under nohup a hang-up stays ignored.
+func TestHangUpIgnored(t *testing.T) {
+	signal.Ignore(syscall.SIGHUP)
+	defer signal.Reset(syscall.SIGHUP)
+	_, stop := Signals(context.Background(), time.Second)
+	defer stop()
+	if !signal.Ignored(syscall.SIGHUP) {
+		t.Error("it is not ignored any more")
 	}
 }
 
