@@ -108,11 +108,11 @@ func (w *writers) withdraw(writer rdma.Writer) (connected bool) {
 // attach answers a sender that introduces itself.
 func (r *Receiver) attach(env *envelope, req *wire.AttachRequest) {
 	resp := &wire.AttachResponse{Version: wire.ProtocolVersion, Epoch: r.cfg.Reservation.Epoch}
-	if resp.Error = r.mismatch(req); resp.Error != "" {
+	if r.ended {
+		resp.Error, resp.Code = "the receiver has stopped", wire.CodeShuttingDown
+	} else if resp.Error = r.mismatch(req); resp.Error != "" {
 		resp.Code = wire.CodeBadRequest
 		r.step(reservation.Heard{Sender: env.sender})
-	} else if r.ended {
-		resp.Error, resp.Code = "the receiver has stopped", wire.CodeShuttingDown
 	} else if g, err := r.writers.grant(env.sender, req.Engines); err != nil {
 		resp.Error, resp.Code = err.Error(), wire.CodeInternal
 	} else {

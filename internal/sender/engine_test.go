@@ -61,6 +61,40 @@ func (a *attaches) attach(ctx context.Context, engine string, at rdma.Attachment
 	return a.remote, nil
 }
 
+// A receiver that is restarted while it is reached for is another one: what it
+// says of engines is no answer to what went wrong with the one before.
+func TestRestartedWhileReached(t *testing.T) {
+	f := startFake(t)
+	asked := 0
+	f.instead(func(m fakeMessage) (wire.Message, bool) {
+		a, ok := m.msg.(*wire.AttachRequest)
+		if !ok {
+			return nil, false
+		}
+		asked++
+		resp := f.welcome()
+		if asked == 1 {
+			resp.Epoch = fakeEpoch - 1
+		}
+		if !slices.Contains(a.Engines, "shm") {
+			return &wire.AttachResponse{Version: wire.ProtocolVersion, Epoch: fakeEpoch, Code: wire.CodeBadRequest, Error: "receiver offers shm only"}, true
+		}
+		return resp, true
+	})
+	tries := 0
+	cfg := f.config()
+	cfg.Engines, cfg.Stdin = bothEngines, oneRequest()
+	cfg.attach = func(context.Context, string, rdma.Attachment) (rdma.Remote, error) {
+		if tries++; tries == 1 {
+			return nil, fmt.Errorf("no receiver here: %w", rdma.ErrUnreachable)
+		}
+		return f.remote, nil
+	}
+	s := send(t, cfg)
+	wantResult(t, s.result("A"), Ready, "")
+	s.wait()
+}
+
 var bothEngines = []string{"shm", "ofi"}
 
 func TestEngineThatReaches(t *testing.T) {

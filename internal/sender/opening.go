@@ -217,6 +217,8 @@ func (l *link) attachAnswered(id uint64, resp *wire.AttachResponse) {
 	o := l.opening
 	switch {
 	case id < o.firstAsk:
+	case len(o.failures) > 0 && resp.Epoch != 0 && resp.Epoch != o.epoch: // why it was not reached
+		l.lose(l.estranged(resp.Epoch))
 	case resp.Error != "" || resp.Code != "":
 		l.lose(l.refusal(resp))
 	case resp.Version != wire.ProtocolVersion:
