@@ -313,11 +313,11 @@ func TestCannotStart(t *testing.T) {
 		{"--listen", "tcp://" + taken.Addr().String(), "--monitor", "none"},
 	} {
 		var stderr lateWriter
-		args := append([]string{"pd-recv"}, append(flags, "--fabric-addr", "127.0.0.1", "--buffer-size", "5KiB", "--chunk-size", "2KiB")...)
+		args := append([]string{"pd-recv"}, append(flags, "--fabric-addr", "127.0.0.1", "--buffer-size", "5220", "--chunk-size", "1KiB")...)
 		if code := cli.Run(app(), args, io.Discard, &stderr); code != 1 {
 			t.Errorf("%v: exit code %d", flags, code)
 		}
-		for _, want := range []string{"--fabric flags say nothing", "fill no slot", "address already in use"} {
+		for _, want := range []string{"--fabric flags say nothing", "fill no slot", "this buffer of 5.1 kib takes 20 kib of memory", "address already in use"} {
 			if !strings.Contains(stderr.String(), want) {
 				t.Errorf("%v: no %q in stderr %q", flags, want, &stderr)
 			}

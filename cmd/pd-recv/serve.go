@@ -259,6 +259,11 @@ func (o *serveOptions) sayBefore(log *cli.Log) {
 	if o.share != (share{}) && r.SenderShare == 0 {
 		log.Printf("warning: --sender-share %v limits nobody: the buffer has %d slots", o.share, r.Slots)
 	}
+	page := int64(os.Getpagesize())
+	if takes := int64(r.Slots) * ((r.SlotBytes + page - 1) / page * page); takes > 2*o.buffer {
+		log.Printf("warning: a slot takes whole pages of %s, so this buffer of %s takes %s of memory: raise --chunk-size",
+			humanize.IBytes(uint64(page)), humanize.IBytes(uint64(o.buffer)), humanize.IBytes(uint64(takes)))
+	}
 	log.CheckFiles(fewFiles, "each sender takes two, by ofi fourteen")
 	if slices.Contains(o.engines, "ofi") && o.fabric.Locks() {
 		log.CheckLocked(o.fabric.Provider, "the buffer", o.buffer)

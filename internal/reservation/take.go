@@ -1,6 +1,10 @@
 package reservation
 
-import "github.com/pd-tools/pd-tools/wire"
+import (
+	"time"
+
+	"github.com/pd-tools/pd-tools/wire"
+)
 
 // take: "A take belongs to its connection and lasts --lease, or anew when that
 // connection asks again; then the request is ready again. While it lasts only
@@ -68,7 +72,8 @@ func (m *Machine) findReady(conn, id string) (*request, *refusal) {
 	case !r.ready:
 		return nil, refusef(wire.CodeNotReady, "request %q is not ready: %d of %d chunks written", id, r.written, r.total)
 	case r.taker != "" && r.taker != conn:
-		return nil, refusef(wire.CodeTaken, "request %q is being taken by another decoder", id)
+		left := max(m.cfg.Lease-(m.now-r.takenAt), 0).Round(100 * time.Millisecond)
+		return nil, refusef(wire.CodeTaken, "request %q is being taken by another decoder: if that is gone, it can be taken again in %v", id, left)
 	}
 	return r, nil
 }

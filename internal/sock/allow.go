@@ -196,6 +196,16 @@ func (l *allowList) add(line int, fields []string) error {
 	return nil
 }
 
+// isServer says whether a key is of somebody we connect to.
+func (l *allowList) isServer(key string) bool {
+	for _, s := range l.servers {
+		if s.key == key {
+			return true
+		}
+	}
+	return false
+}
+
 // doubts are what people should know of a file that can be used.
 func (l *allowList) doubts(file string) (texts []string) {
 	for _, endpoint := range slices.Sorted(maps.Keys(l.servers)) {

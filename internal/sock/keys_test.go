@@ -512,3 +512,23 @@ func TestMakeKeys(t *testing.T) {
 		t.Errorf("a key is left: %v", err)
 	}
 }
+
+// A key that stands in the file for an endpoint only is there, and still lets
+// nobody in: who looks for it has to be told.
+func TestKeyOfAnEndpointIsRefusedWithAReason(t *testing.T) {
+	public, _, err := zmq4.NewCurveKeypair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := parseAllow(public + " tcp://127.0.0.1:7600\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told string
+	k := &Keys{allow: &allowFile{name: "p.allow"}, warn: func(_, text string) { told = text }}
+	k.allow.list.Store(list)
+	answer := k.verdict([][]byte{[]byte("1.0"), []byte("1"), nil, []byte("127.0.0.1"), nil, []byte("CURVE"), []byte(zmq4.Z85decode(public))})
+	if string(answer[2]) != "400" || !strings.Contains(told, "is in p.allow with an endpoint only") || !strings.Contains(told, "add a line without one") {
+		t.Errorf("answer %q, told %q", answer, told)
+	}
+}

@@ -139,6 +139,8 @@ func (k *Keys) verdict(ask [][]byte) [][]byte {
 		return answer("200", "OK", key)
 	case list.revoked[key]:
 		k.refuse("revoked key", fmt.Sprintf("refused %s: its key %s was taken out of %s", ask[3], key, k.allow.name))
+	case list.isServer(key):
+		k.refuse("unknown key", fmt.Sprintf("refused %s: its key %s is in %s with an endpoint only, for who connects there: add a line without one", ask[3], key, k.allow.name))
 	default:
 		k.refuse("unknown key", fmt.Sprintf("refused %s: its key %s is not in %s", ask[3], key, k.allow.name))
 	}
