@@ -49,11 +49,8 @@ type SignalError struct {
 }
 
 func (e *SignalError) Error() string {
-	switch e.Signal {
-	case syscall.SIGINT:
+	if e.Signal == syscall.SIGINT {
 		return "interrupted"
-	case syscall.SIGHUP:
-		return "hung up"
 	}
 	return "terminated"
 }

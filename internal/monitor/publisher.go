@@ -28,13 +28,17 @@ const (
 	// messages. One more than the newest is of little use.
 	sendQueue = 4
 
-	// maxSubscription is the largest message of a subscriber, bytes.
-	maxSubscription = 256
+	// maxSubscription is the largest frame of a subscriber, bytes: room for what it
+	// says of itself at first.
+	maxSubscription = 64
 	// maxSubscriptions are handled before something is sent.
 	maxSubscriptions = 1024
 	// maxTopics bounds what subscriptions to single topics have ZeroMQ keep, bytes
-	// of them; it takes some forty times as much memory. No monitor has any.
-	maxTopics = 256 << 10
+	// of them; it takes some forty times as much memory, and goes through all of it
+	// when any subscriber leaves: with 256 KiB, on a busy machine, four that leave a
+	// second took it longer than a second, and what came meanwhile made it longer
+	// still, in one call that did not end. No monitor has any topics.
+	maxTopics = 16 << 10
 	// reopenTime is how long the endpoint may take to be free again.
 	reopenTime = 5 * time.Second
 )

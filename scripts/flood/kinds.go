@@ -343,7 +343,8 @@ func watchers() []kind {
 	return []kind{
 		{name: "monitor: subscribed and no reader", weight: connection, send: func(a *attacker) error { return subscribe(a, nil, false) }},
 		{name: "monitor: one subscription again and again", weight: 2, send: func(a *attacker) error { return subscribe(a, nil, true) }},
-		{name: "monitor: topics without end", send: func(a *attacker) error { return subscribe(a, a.noise(200), true) }},
+		{name: "monitor: topics without end", send: func(a *attacker) error { return subscribe(a, a.noise(60), true) }},
+		{name: "monitor: a topic of 200 bytes", weight: connection, send: func(a *attacker) error { return subscribe(a, a.noise(200), true) }},
 		{name: "monitor: a message that is no subscription", send: func(a *attacker) error {
 			c, err := a.as(a.recv.monitor, "XSUB", "", true)
 			if err != nil {
