@@ -15,10 +15,10 @@ import (
 // of stdout is waited for no more.
 const flushShare = 0.8
 
-// sameSignal is how soon after the first the same signal is no second one: timeout
-// sends it to a program and then to the group that the program is in. No person
-// and hardly a script is as quick.
-const sameSignal = time.Millisecond
+// sameSignal is for how long the first signal is not acted upon: the same one again
+// until then is no second one. timeout sends it to a program and then to the group
+// that the program is in. Who waits for what the first one does is never as quick.
+const sameSignal = 5 * time.Millisecond
 
 // Signals returns a context that the first SIGINT, SIGTERM or, unless it is
 // ignored as under nohup, SIGHUP cancels, with a *SignalError as its cause. After
@@ -49,25 +49,31 @@ func watchSignals(ch <-chan os.Signal, done <-chan struct{}, cancel context.Canc
 	case <-done:
 		return
 	}
-	began := time.Now()
 	var late <-chan time.Time
 	if timeout > 0 {
 		late = time.After(timeout)
-		first.flushBy = began.Add(time.Duration(flushShare * float64(timeout)))
+		first.flushBy = time.Now().Add(time.Duration(flushShare * float64(timeout)))
 	}
-	cancel(first)
-	for {
+	for settled := time.After(sameSignal); settled != nil; {
 		select {
 		case s := <-ch:
-			if s != first.Signal || time.Since(began) >= sameSignal {
+			if s != first.Signal {
 				os.Exit((&SignalError{Signal: s.(syscall.Signal)}).Code())
 			}
-		case <-late:
-			fmt.Fprintf(os.Stderr, "%s: did not stop within %v: leaving at once\n", filepath.Base(os.Args[0]), timeout)
-			os.Exit(first.Code())
+		case <-settled:
+			settled = nil
 		case <-done:
 			return
 		}
+	}
+	cancel(first)
+	select {
+	case s := <-ch:
+		os.Exit((&SignalError{Signal: s.(syscall.Signal)}).Code())
+	case <-late:
+		fmt.Fprintf(os.Stderr, "%s: did not stop within %v: leaving at once\n", filepath.Base(os.Args[0]), timeout)
+		os.Exit(first.Code())
+	case <-done:
 	}
 }
 
