@@ -214,7 +214,7 @@ func TestNoticesThatNobodyTakes(t *testing.T) {
 				s := feed(t, "pd-send", "--to", tt.to, "--proxy", nobody, "--monitor", "tcp://127.0.0.1:*")
 				watch, delay := testkit.Subscribe(t, monitorOf(s)), delays(t)
 				for i := range notices {
-					s.write(tt.request(fmt.Sprint("N", i)))
+					s.write(tt.request(fmt.Sprint(name, twice, i)))
 				}
 				testkit.Next(watch, patience, "all of them are under way", func(s *wire.SenderSnapshot) bool {
 					n := 0
