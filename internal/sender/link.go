@@ -199,11 +199,10 @@ func (l *link) sendOwn(msg wire.Message) {
 func (l *link) send(id uint64, msg wire.Message) {
 	o := l.opening
 	marked := wire.Append(wire.AppendMark(nil, id), msg)
-	mark, payload := wire.CutMark(marked)
 	if o.oneFrame && len(marked) <= wire.MaxMessage { // a frame is as large as a message may be
 		o.out = append(o.out, nil, marked)
 	} else {
-		o.out = append(o.out, mark[wire.MarkLen-8:], payload)
+		o.out = append(o.out, binary.BigEndian.AppendUint64(nil, id), marked[wire.MarkLen:])
 	}
 	l.flush()
 }
