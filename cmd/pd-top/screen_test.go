@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"reflect"
 	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pd-tools/pd-tools/internal/built"
+	"github.com/pd-tools/pd-tools/internal/usage"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -340,25 +340,16 @@ func TestManyRequests(t *testing.T) {
 }
 
 // cpu is what the process has used so far.
-func (p *terminal) cpu() time.Duration {
-	p.t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Process.Pid))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	user, _ := strconv.Atoi(fields[11])
-	system, _ := strconv.Atoi(fields[12])
-	return time.Duration(user+system) * time.Second / 100 // USER_HZ
-}
+func (p *terminal) cpu() time.Duration { return p.uses().CPU }
 
 // rss is what the process has in memory, bytes.
-func (p *terminal) rss() int {
+func (p *terminal) rss() int { return int(p.uses().Resident()) }
+
+func (p *terminal) uses() usage.Usage {
 	p.t.Helper()
-	statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.Process.Pid))
+	u, err := usage.Of(p.Process.Pid)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	pages, _ := strconv.Atoi(strings.Fields(string(statm))[1])
-	return pages * os.Getpagesize()
+	return u
 }

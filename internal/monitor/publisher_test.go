@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/pd-tools/pd-tools/internal/sock"
 	"github.com/pd-tools/pd-tools/internal/testkit"
+	"github.com/pd-tools/pd-tools/internal/usage"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -308,17 +308,13 @@ func TestTopicsWithoutEnd(t *testing.T) {
 }
 
 // resident is this process's resident memory, bytes.
-func resident(t *testing.T) int {
+func resident(t *testing.T) int64 {
 	t.Helper()
-	text, err := os.ReadFile("/proc/self/statm")
+	u, err := usage.Of(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
-	pages, err := strconv.Atoi(strings.Fields(string(text))[1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pages * os.Getpagesize()
+	return u.Resident()
 }
 
 func TestTakenPort(t *testing.T) {

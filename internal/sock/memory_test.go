@@ -3,12 +3,12 @@ package sock
 import (
 	"errors"
 	"os"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/pebbe/zmq4"
+
+	"github.com/pd-tools/pd-tools/internal/usage"
 )
 
 // Messages that were read leave no memory behind, although others between them
@@ -60,13 +60,9 @@ func push(t *testing.T, s *zmq4.Socket, bytes int) {
 // resident is the memory of this process, bytes.
 func resident(t *testing.T) int64 {
 	t.Helper()
-	text, err := os.ReadFile("/proc/self/statm")
+	u, err := usage.Of(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
-	pages, err := strconv.ParseInt(strings.Fields(string(text))[1], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pages * int64(os.Getpagesize())
+	return u.Resident()
 }

@@ -77,19 +77,8 @@ func (b *bench) compare(row *row, ours, echo string, clients, window int, make m
 		steps, err := make(nil)
 		return &flow{steps, first.answers}, err
 	}}
-	for round := range pick(b, 31, 1) {
-		if err := b.ctx.Err(); err != nil {
-			return err
-		}
-		got, want, err := inTurn(round, func() (*rate, error) { return atOurs.run(b.ctx, d) },
-			func() (*rate, error) { return atEcho.run(b.ctx, d) })
-		if err != nil {
-			return err
-		}
-		row.add(got.messages, want.messages)
-	}
-	b.say("%v", row)
-	return nil
+	return b.inRounds(row, pick(b, 31, 1), func() (*rate, error) { return atOurs.run(b.ctx, d) },
+		func() (*rate, error) { return atEcho.run(b.ctx, d) })
 }
 
 func allocRelease(keys int) maker {

@@ -35,28 +35,36 @@ func (b *bench) withKeys() error {
 	b.table.note("keys: messages per second of a pd-recv with keys; the reference is one without. Messages are in one frame, as pd-send's are; clients and receiver share this machine's cores, and both ends encrypt.")
 	for _, l := range controlLoads {
 		row := b.table.row(perSecond, atLeast(0.9), "keys: %s, 8 keys, with keys : without", l.name)
-		for round := range pick(b, 31, 1) {
-			got, want, err := inTurn(round, func() (*rate, error) { return b.keyLoad(secret, l.clients, l.window, k, true) },
-				func() (*rate, error) { return b.keyLoad(plain, l.clients, l.window, nil, true) })
-			if err != nil {
-				return err
-			}
-			row.add(got.messages, want.messages)
+		err := b.inRounds(row, pick(b, 31, 1), func() (*rate, error) { return b.keyLoad(secret, l.clients, l.window, k, true) },
+			func() (*rate, error) { return b.keyLoad(plain, l.clients, l.window, nil, true) })
+		if err != nil {
+			return err
 		}
-		b.say("%v", row)
 	}
 	for _, l := range controlLoads {
 		row := b.table.row(perSecond, limit{}, "frames: %s, 8 keys, messages in one frame : in three", l.name)
-		for round := range pick(b, 15, 1) {
-			got, want, err := inTurn(round, func() (*rate, error) { return b.keyLoad(plain, l.clients, l.window, nil, true) },
-				func() (*rate, error) { return b.keyLoad(plain, l.clients, l.window, nil, false) })
-			if err != nil {
-				return err
-			}
-			row.add(got.messages, want.messages)
+		err := b.inRounds(row, pick(b, 15, 1), func() (*rate, error) { return b.keyLoad(plain, l.clients, l.window, nil, true) },
+			func() (*rate, error) { return b.keyLoad(plain, l.clients, l.window, nil, false) })
+		if err != nil {
+			return err
 		}
-		b.say("%v", row)
 	}
+	return nil
+}
+
+// inRounds adds the messages of two loads in turn to a row, so many times.
+func (b *bench) inRounds(row *row, rounds int, ours, reference func() (*rate, error)) error {
+	for round := range rounds {
+		if err := b.ctx.Err(); err != nil {
+			return err
+		}
+		got, want, err := inTurn(round, ours, reference)
+		if err != nil {
+			return err
+		}
+		row.add(got.messages, want.messages)
+	}
+	b.say("%v", row)
 	return nil
 }
 
