@@ -14,36 +14,57 @@ import (
 // keyPairs are a client's own and the public key of its receiver.
 type keyPairs struct{ server, public, secret string }
 
-// withKeys compares messages per second of a receiver with keys with those of
-// one without.
+// withKeys compares messages per second of receivers with keys with those of
+// receivers without. On which cores the threads of a process come to lie stays
+// as it is for long and decides more than keys do; hence several pairs.
 func (b *bench) withKeys() error {
 	k := &keyPairs{}
 	flags, err := b.makeKeys(k)
 	if err != nil {
 		return err
 	}
-	keyed, secret, err := b.receiver(controlSlots, chunkSize, flags...)
-	if err != nil {
-		return err
-	}
-	defer keyed.stop()
-	open, plain, err := b.receiver(controlSlots, chunkSize)
-	if err != nil {
-		return err
-	}
-	defer open.stop()
-	b.table.note("keys: messages per second of a pd-recv with keys; the reference is one without. Messages are in one frame, as pd-send's are; clients and receiver share this machine's cores, and both ends encrypt.")
+	b.table.note("keys: messages per second of a pd-recv with keys; the reference is one without, both new every few rounds. Messages are in one frame, as pd-send's are; clients and receiver share this machine's cores, and both ends encrypt.")
+	var keyed, frames []*row
 	for _, l := range controlLoads {
-		row := b.table.row(perSecond, atLeast(0.9), "keys: %s, 8 keys, with keys : without", l.name)
-		err := b.inRounds(row, pick(b, 31, 1), func() (*rate, error) { return b.keyLoad(secret, l.clients, l.window, k, true) },
+		keyed = append(keyed, b.table.row(perSecond, atLeast(0.9), "keys: %s, 8 keys, with keys : without", l.name))
+	}
+	for _, l := range controlLoads {
+		frames = append(frames, b.table.row(perSecond, limit{}, "frames: %s, 8 keys, messages in one frame : in three", l.name))
+	}
+	for pair := range pick(b, 30, 1) {
+		if err := b.keysPair(pair, k, flags, keyed, frames); err != nil {
+			return err
+		}
+	}
+	for _, row := range append(keyed, frames...) {
+		b.say("%v", row)
+	}
+	return nil
+}
+
+// keysPair adds rounds of one pair of receivers to the rows, of which there is
+// one for each of controlLoads.
+func (b *bench) keysPair(pair int, k *keyPairs, flags []string, keyed, frames []*row) error {
+	var secret, plain string
+	for i := range 2 {
+		endpoint, with := &secret, flags
+		if (pair+i)%2 == 1 {
+			endpoint, with = &plain, nil
+		}
+		p, at, err := b.receiver(controlSlots, chunkSize, with...)
+		if err != nil {
+			return err
+		}
+		defer p.stop()
+		*endpoint = at
+	}
+	for i, l := range controlLoads {
+		err := b.rounds(keyed[i], pick(b, 4, 1), func() (*rate, error) { return b.keyLoad(secret, l.clients, l.window, k, true) },
 			func() (*rate, error) { return b.keyLoad(plain, l.clients, l.window, nil, true) })
 		if err != nil {
 			return err
 		}
-	}
-	for _, l := range controlLoads {
-		row := b.table.row(perSecond, limit{}, "frames: %s, 8 keys, messages in one frame : in three", l.name)
-		err := b.inRounds(row, pick(b, 15, 1), func() (*rate, error) { return b.keyLoad(plain, l.clients, l.window, nil, true) },
+		err = b.rounds(frames[i], 1, func() (*rate, error) { return b.keyLoad(plain, l.clients, l.window, nil, true) },
 			func() (*rate, error) { return b.keyLoad(plain, l.clients, l.window, nil, false) })
 		if err != nil {
 			return err
@@ -52,8 +73,17 @@ func (b *bench) withKeys() error {
 	return nil
 }
 
-// inRounds adds the messages of two loads in turn to a row, so many times.
+// inRounds is rounds, and says what the row came to.
 func (b *bench) inRounds(row *row, rounds int, ours, reference func() (*rate, error)) error {
+	if err := b.rounds(row, rounds, ours, reference); err != nil {
+		return err
+	}
+	b.say("%v", row)
+	return nil
+}
+
+// rounds adds the messages of two loads in turn to a row, so many times.
+func (b *bench) rounds(row *row, rounds int, ours, reference func() (*rate, error)) error {
 	for round := range rounds {
 		if err := b.ctx.Err(); err != nil {
 			return err
@@ -64,7 +94,6 @@ func (b *bench) inRounds(row *row, rounds int, ours, reference func() (*rate, er
 		}
 		row.add(got.messages, want.messages)
 	}
-	b.say("%v", row)
 	return nil
 }
 
@@ -73,7 +102,7 @@ func (b *bench) keyLoad(endpoint string, clients, window int, k *keyPairs, oneFr
 		steps, err := allocRelease(8)(c)
 		return &flow{steps: steps}, err
 	}}
-	return l.run(b.ctx, pick(b, 200*time.Millisecond, 50*time.Millisecond))
+	return l.run(b.ctx, pick(b, 150*time.Millisecond, 50*time.Millisecond))
 }
 
 // makeKeys has pd-recv keygen make the receiver's and returns its flags.

@@ -48,16 +48,31 @@ type rate struct {
 	answers            []int   // mean bytes of the answer to each step
 }
 
-// run loads the server for a warm-up and then for d, which is what counts; what
-// was begun is brought to its end afterwards.
+// run connects all clients, loads the server for a warm-up and then for d, which
+// is what counts; what was begun is brought to its end afterwards.
 func (l *load) run(ctx context.Context, d time.Duration) (*rate, error) {
-	var wg sync.WaitGroup
+	var wg, connected sync.WaitGroup
 	tallies := make([]tally, l.clients)
 	errs := make([]error, l.clients)
-	start := time.Now().Add(warmUp)
+	var start time.Time
+	begin := make(chan struct{})
+	connected.Add(l.clients)
 	for i := range l.clients {
-		wg.Go(func() { errs[i] = l.client(ctx, i, start, start.Add(d), &tallies[i]) })
+		wg.Go(func() {
+			c, err := l.connect()
+			connected.Done()
+			if err != nil {
+				errs[i] = err
+				return
+			}
+			defer c.close()
+			<-begin
+			errs[i] = l.client(ctx, c, i, start, start.Add(d), &tallies[i])
+		})
 	}
+	connected.Wait()
+	start = time.Now().Add(warmUp)
+	close(begin)
 	wg.Wait()
 	for _, err := range errs {
 		if err != nil {
@@ -100,13 +115,26 @@ type loop struct {
 	tally  *tally
 }
 
-func (l *load) client(ctx context.Context, no int, from, to time.Time, t *tally) error {
+// connect makes one client and has it answered once: to be let in, which with
+// keys takes longer, is nothing of a rate.
+func (l *load) connect() (*client, error) {
 	c, err := dialWith(l.keys, l.endpoint)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	c.oneFrame = l.oneFrame
-	defer c.close()
+	err = c.send(correlation(0, 0), wire.Append(nil, &wire.StatRequest{}))
+	if err == nil {
+		_, _, err = c.receive()
+	}
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (l *load) client(ctx context.Context, c *client, no int, from, to time.Time, t *tally) error {
 	f, err := l.flow(c)
 	if err != nil {
 		return err
