@@ -54,14 +54,14 @@ func (b *bench) endToEnd() error {
 				return err
 			}
 			list := filepath.Join(b.dir, "manifest.jsonl")
-			if err := writeManifest(list, fmt.Sprintf("r%d-%s", i, source.name), requests, source.file, walk); err != nil {
+			if err := writeManifest(list, fmt.Sprintf("r%d-%s", i, source.name), requests, e2eChunk, source.file, walk); err != nil {
 				return err
 			}
 			ref, err := localCopy(local, walk, e2eChunk)
 			if err != nil {
 				return err
 			}
-			got, err := b.send(recv, endpoint, list, requests)
+			got, err := b.sendBytes(recv, endpoint, list, requests)
 			if err != nil {
 				return err
 			}
@@ -108,7 +108,7 @@ func requestID(prefix string, number int) string { return fmt.Sprintf("%s-%d", p
 
 // writeManifest has requests whose chunks walk through the file of walk bytes,
 // again and again; without a file their bytes are patterns.
-func writeManifest(name, prefix string, requests int, file string, walk int) error {
+func writeManifest(name, prefix string, requests, chunkSize int, file string, walk int) error {
 	var text []byte
 	chunk := 0
 	for r := range requests {
@@ -116,9 +116,9 @@ func writeManifest(name, prefix string, requests int, file string, walk int) err
 		for done := 0; done < e2eRequest; done += e2eBatch {
 			batch := manifest.Batch{ReqID: id, Total: e2eRequest, Last: done+e2eBatch == e2eRequest, To: manifest.AnyReceiver}
 			for range e2eBatch {
-				c := manifest.Chunk{Key: fmt.Sprintf("%s-%d", prefix, chunk), Length: e2eChunk, File: file}
+				c := manifest.Chunk{Key: fmt.Sprintf("%s-%d", prefix, chunk), Length: int64(chunkSize), File: file}
 				if file != "" {
-					c.Offset = int64(chunk * e2eChunk % walk)
+					c.Offset = int64(chunk * chunkSize % walk)
 				}
 				batch.Chunks = append(batch.Chunks, c)
 				chunk++
@@ -129,7 +129,14 @@ func writeManifest(name, prefix string, requests int, file string, walk int) err
 	return os.WriteFile(name, text, 0o600)
 }
 
-// send runs pd-send over a manifest of these many requests; MB/s.
+// sendBytes is send's rate in MB/s, with chunks of e2eChunk.
+func (b *bench) sendBytes(recv *process, endpoint, list string, requests int, flags ...string) (float64, error) {
+	rate, err := b.send(recv, endpoint, list, requests, flags...)
+	return rate * e2eRequest * e2eChunk / 1e6, err
+}
+
+// send runs pd-send over a manifest of these many requests and returns how many
+// a second there were.
 func (b *bench) send(recv *process, endpoint, list string, requests int, flags ...string) (float64, error) {
 	before, err := os.Stat(recv.out)
 	if err != nil {
@@ -148,7 +155,7 @@ func (b *bench) send(recv *process, endpoint, list string, requests int, flags .
 	if err != nil {
 		return 0, err
 	}
-	return float64(requests*e2eRequest*e2eChunk) / 1e6 / took.Seconds(), nil
+	return float64(requests) / took.Seconds(), nil
 }
 
 // firstToLast is the time from the first admission to the last of n requests

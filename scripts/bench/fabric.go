@@ -128,10 +128,10 @@ func (b *bench) fabricEndToEnd(walk int) error {
 				return err
 			}
 			list, prefix := filepath.Join(b.dir, "manifest.jsonl"), fmt.Sprintf("r%d-%s", round, source.name)
-			if err := writeManifest(list, prefix, requests, source.file, walk); err != nil {
+			if err := writeManifest(list, prefix, requests, e2eChunk, source.file, walk); err != nil {
 				return err
 			}
-			whole := func() (float64, error) { return b.send(recv, endpoint, list, requests, "--engine", ofi.Name) }
+			whole := func() (float64, error) { return b.sendBytes(recv, endpoint, list, requests, "--engine", ofi.Name) }
 			got, ref, err := inTurn(round, whole, alone.write)
 			if err != nil {
 				return err
