@@ -22,7 +22,8 @@ var (
 
 	// ErrGone is in the error of a Write, and in Cause, when the target can be
 	// written no more, for whatever reason. Done is closed then, or soon. It is
-	// in the error of Target.Open too.
+	// in the error of Target.Open too, and of an Attach whose target went away
+	// before it let us in.
 	ErrGone = errors.New("the data connection has ended")
 
 	// ErrEnded is in Cause, with ErrGone, when the target has withdrawn the grant.

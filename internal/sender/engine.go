@@ -67,7 +67,8 @@ func regions(resp *wire.AttachResponse) []rdma.Region {
 // another one, if there is any.
 func (l *link) unmapped(engine string, err error) {
 	o := l.opening
-	if !errors.Is(err, rdma.ErrUnreachable) && o.lease > 0 && time.Since(o.heard) >= o.lease {
+	overdue := o.lease > 0 && time.Since(o.heard) >= o.lease
+	if errors.Is(err, rdma.ErrEnded) || overdue && !errors.Is(err, rdma.ErrUnreachable) {
 		l.lose(l.ended()) // most likely: we were stopped, and the grant is over
 		return
 	}
@@ -75,7 +76,7 @@ func (l *link) unmapped(engine string, err error) {
 	o.engines = slices.DeleteFunc(slices.Clone(o.engines), func(name string) bool { return name == engine })
 	if len(o.engines) == 0 {
 		code := wire.CodeInternal
-		if errors.Is(err, rdma.ErrUnreachable) {
+		if notThere(err) {
 			code = codeUnreachable
 		}
 		l.lose(lost{code: code, err: l.unreached(o.failures)})
@@ -86,6 +87,9 @@ func (l *link) unmapped(engine string, err error) {
 	l.ask()
 }
 
+// notThere says that an engine met nobody, or somebody who then went away.
+func notThere(err error) bool { return errors.Is(err, rdma.ErrUnreachable) || errors.Is(err, rdma.ErrGone) }
+
 // refusal says why the receiver will not have us, after what kept us from
 // writing by the engines that it would. An engine that crosses hosts and did not
 // get there is the reason then, and not that there is no other.
@@ -95,7 +99,7 @@ func (l *link) refusal(resp *wire.AttachResponse) lost {
 		return lost{code: resp.Code, err: fmt.Errorf("%s refuses to attach us: %s", l.cfg.endpoint, resp.Error)}
 	}
 	code := resp.Code
-	if slices.ContainsFunc(o.failures, func(f failure) bool { return f.engine != onThisHost && errors.Is(f.err, rdma.ErrUnreachable) }) {
+	if slices.ContainsFunc(o.failures, func(f failure) bool { return f.engine != onThisHost && notThere(f.err) }) {
 		code = codeUnreachable
 	}
 	return lost{code: code, err: l.unreached(append(o.failures, failure{strings.Join(o.engines, ", "), errors.New(resp.Error)}))}

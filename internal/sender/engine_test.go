@@ -100,6 +100,8 @@ var bothEngines = []string{"shm", "ofi"}
 func TestEngineThatReaches(t *testing.T) {
 	elsewhere := fmt.Errorf("no receiver here: %w", rdma.ErrUnreachable)
 	broken := errors.New("no memory")
+	died := fmt.Errorf("no welcome: %w", rdma.ErrGone)
+	withdrawn := fmt.Errorf("%w: %w", rdma.ErrEnded, rdma.ErrGone)
 	for name, tt := range map[string]struct {
 		offers  []string
 		may     []string // --engine
@@ -121,6 +123,9 @@ func TestEngineThatReaches(t *testing.T) {
 		"gone meanwhile":        {offers: []string{"ofi"}, may: bothEngines, fails: map[string]error{"ofi": elsewhere}, tried: []string{"ofi"}, code: codeUnreachable, errs: []string{"ofi: no receiver here", "; shm: receiver offers ofi only"}},
 		"none reached":          {offers: bothEngines, may: bothEngines, fails: map[string]error{"shm": elsewhere, "ofi": broken}, tried: bothEngines, code: wire.CodeInternal, errs: []string{"shm: no receiver here", "; ofi: no memory"}},
 		"nowhere to be reached": {offers: bothEngines, may: []string{"ofi"}, fails: map[string]error{"ofi": elsewhere}, tried: []string{"ofi"}, code: codeUnreachable, errs: []string{"ofi: no receiver here"}},
+		"died while reached":    {offers: []string{"ofi"}, may: []string{"ofi"}, fails: map[string]error{"ofi": died}, tried: []string{"ofi"}, code: codeUnreachable, errs: []string{"ofi: no welcome"}},
+		"died, and no other":    {offers: []string{"ofi"}, may: bothEngines, fails: map[string]error{"ofi": died}, tried: []string{"ofi"}, code: codeUnreachable, errs: []string{"ofi: no welcome"}},
+		"withdrawn meanwhile":   {offers: []string{"ofi"}, may: []string{"ofi"}, fails: map[string]error{"ofi": withdrawn}, tried: slices.Repeat([]string{"ofi"}, maxAnew+1), code: wire.CodeStaleEpoch, errs: []string{"ended this sender"}},
 		"the only one fails":    {offers: bothEngines, may: []string{"shm"}, fails: map[string]error{"shm": broken}, tried: []string{"shm"}, code: wire.CodeInternal, errs: []string{"shm: no memory"}},
 		"nothing in common":     {offers: []string{"shm"}, may: []string{"ofi"}, code: wire.CodeBadRequest, errs: []string{"refuses to attach us: receiver offers shm only"}},
 	} {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -611,6 +612,32 @@ func TestAttachEndsWithItsContext(t *testing.T) {
 		_, _ = c.Read(make([]byte, 1))
 	}()
 	if _, err := Attach(ctx, at); err == nil || !strings.Contains(err.Error(), "enough") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A target that goes away before it has let the writer in is gone, not broken.
+func TestAttachToOneThatDies(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.ReadFull(c, make([]byte, 1)) // the rest is left: its end is a reset
+			c.Close()
+		}
+	}()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	tg := serve(t, 1, 4096)
+	at := tg.attachment(1, mmap(t, 4096))
+	at.Regions = []rdma.Region{{Desc: descriptor{DefaultProvider, "127.0.0.1", port}.bytes()}}
+	if _, err := Attach(context.Background(), at); !errors.Is(err, rdma.ErrGone) || errors.Is(err, rdma.ErrEnded) {
 		t.Errorf("error %v", err)
 	}
 }

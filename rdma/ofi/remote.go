@@ -118,7 +118,7 @@ func open(conn net.Conn, at rdma.Attachment) (_ *remote, probe access, err error
 	m, err := in.next()
 	switch {
 	case err != nil:
-		return nil, probe, fmt.Errorf("no welcome from %s: %w", conn.RemoteAddr(), err)
+		return nil, probe, fmt.Errorf("%w: no welcome from %s: %w", rdma.ErrGone, conn.RemoteAddr(), err)
 	case len(at.Staging) == 0:
 		return nil, probe, errors.New("no staging memory to write from")
 	case m.Error != "":
