@@ -101,7 +101,6 @@ func TestEngineThatReaches(t *testing.T) {
 	elsewhere := fmt.Errorf("no receiver here: %w", rdma.ErrUnreachable)
 	broken := errors.New("no memory")
 	died := fmt.Errorf("no welcome: %w", rdma.ErrGone)
-	withdrawn := fmt.Errorf("%w: %w", rdma.ErrEnded, rdma.ErrGone)
 	for name, tt := range map[string]struct {
 		offers  []string
 		may     []string // --engine
@@ -125,7 +124,6 @@ func TestEngineThatReaches(t *testing.T) {
 		"nowhere to be reached": {offers: bothEngines, may: []string{"ofi"}, fails: map[string]error{"ofi": elsewhere}, tried: []string{"ofi"}, code: codeUnreachable, errs: []string{"ofi: no receiver here"}},
 		"died while reached":    {offers: []string{"ofi"}, may: []string{"ofi"}, fails: map[string]error{"ofi": died}, tried: []string{"ofi"}, code: codeUnreachable, errs: []string{"ofi: no welcome"}},
 		"died, and no other":    {offers: []string{"ofi"}, may: bothEngines, fails: map[string]error{"ofi": died}, tried: []string{"ofi"}, code: codeUnreachable, errs: []string{"ofi: no welcome"}},
-		"withdrawn meanwhile":   {offers: []string{"ofi"}, may: []string{"ofi"}, fails: map[string]error{"ofi": withdrawn}, tried: slices.Repeat([]string{"ofi"}, maxAnew+1), code: wire.CodeStaleEpoch, errs: []string{"ended this sender"}},
 		"the only one fails":    {offers: bothEngines, may: []string{"shm"}, fails: map[string]error{"shm": broken}, tried: []string{"shm"}, code: wire.CodeInternal, errs: []string{"shm: no memory"}},
 		"nothing in common":     {offers: []string{"shm"}, may: []string{"ofi"}, code: wire.CodeBadRequest, errs: []string{"refuses to attach us: receiver offers shm only"}},
 	} {
@@ -210,6 +208,21 @@ func TestEngineThatWasNotAskedFor(t *testing.T) {
 	s := send(t, cfg)
 	wantResult(t, s.result("A"), Failed, wire.CodeBadRequest, f.endpoint, `"ofi"`, "shm")
 	s.wait()
+}
+
+// A grant that is withdrawn while it is used to attach has ended like any other:
+// the sender asks for a new one, and not for ever.
+func TestWithdrawnWhileReached(t *testing.T) {
+	f := startFake(t)
+	a := &attaches{remote: f.remote, fails: map[string]error{"shm": fmt.Errorf("%w: %w", rdma.ErrEnded, rdma.ErrGone)}}
+	cfg := f.config()
+	cfg.attach, cfg.Engines, cfg.Stdin = a.attach, []string{"shm"}, oneRequest()
+	s := send(t, cfg)
+	wantResult(t, s.result("A"), Failed, wire.CodeStaleEpoch, f.endpoint, "ended this sender")
+	s.wait()
+	if len(a.with) != maxAnew+1 {
+		t.Errorf("tried %q", a.with)
+	}
 }
 
 // A session that learns new regions stays with its engine.
