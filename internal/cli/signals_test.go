@@ -95,6 +95,32 @@ func TestSignals(t *testing.T) {
 	}
 }
 
+// nohup starts a program with SIGHUP ignored, and it stays so: what ends it is
+// the signal after.
+func TestHangUpIsIgnored(t *testing.T) {
+	cmd := exec.CommandContext(patient(t), "sh", "-c", `trap "" HUP; exec "$0"`, os.Args[0])
+	cmd.Env = append(os.Environ(), asProgram+"=signals", "PD_CLI_TEST_TIMEOUT=1h")
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(stdout)
+	lines.Scan() // it runs
+	for _, s := range []syscall.Signal{syscall.SIGHUP, syscall.SIGTERM} {
+		if err := cmd.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lines.Scan()
+	if got := lines.Text(); got != "terminated" {
+		t.Errorf("it stopped because it was told %q", got)
+	}
+	_ = cmd.Wait()
+}
+
 // One signal that comes twice at once is one.
 func TestSignalTwiceAtOnce(t *testing.T) {
 	ch := make(chan os.Signal, 2)
