@@ -88,7 +88,9 @@ func (l *link) unmapped(engine string, err error) {
 }
 
 // notThere says that an engine met nobody, or somebody who then went away.
-func notThere(err error) bool { return errors.Is(err, rdma.ErrUnreachable) || errors.Is(err, rdma.ErrGone) }
+func notThere(err error) bool {
+	return errors.Is(err, rdma.ErrUnreachable) || errors.Is(err, rdma.ErrGone)
+}
 
 // refusal says why the receiver will not have us, after what kept us from
 // writing by the engines that it would. An engine that crosses hosts and did not
