@@ -34,11 +34,11 @@ const (
 	// maxSubscriptions are handled before something is sent.
 	maxSubscriptions = 1024
 	// maxTopics bounds what subscriptions to single topics have ZeroMQ keep, bytes
-	// of them; it takes some forty times as much memory, and goes through all of it
-	// when any subscriber leaves: with 256 KiB, on a busy machine, four that leave a
-	// second took it longer than a second, and what came meanwhile made it longer
-	// still, in one call that did not end. No monitor has any topics.
-	maxTopics = 16 << 10
+	// of them. When any subscriber leaves it goes through all of it, inside the one
+	// call that receives: with 16 KiB and a hundred that left a second, on a busy
+	// machine, that call did not end any more, and what came meanwhile took 100 MiB.
+	// No monitor has any topics.
+	maxTopics = 1 << 10
 	// reopenTime is how long the endpoint may take to be free again.
 	reopenTime = 5 * time.Second
 )
