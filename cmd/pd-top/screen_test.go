@@ -163,7 +163,7 @@ func TestTerminalIsRestored(t *testing.T) {
 	}{
 		"TERM":  {"pd-top", signal(syscall.SIGTERM), 143, "terminated"},
 		"INT":   {"pd-top", signal(syscall.SIGINT), 130, "interrupted"},
-		"HUP":   {"pd-top", signal(syscall.SIGHUP), 129, "terminated"},
+		"HUP":   {"pd-top", signal(syscall.SIGHUP), 129, "hung up"},
 		"q":     {"pd-top", func(p *terminal) { p.types("q") }, 0, ""},
 		"^C":    {"pd-top", func(p *terminal) { p.types("\x03") }, 130, "interrupted"},
 		"panic": {"pd-top-panics", func(*terminal) {}, 1, "forced"},

@@ -49,8 +49,11 @@ type SignalError struct {
 }
 
 func (e *SignalError) Error() string {
-	if e.Signal == syscall.SIGINT {
+	switch e.Signal {
+	case syscall.SIGINT:
 		return "interrupted"
+	case syscall.SIGHUP:
+		return "hung up"
 	}
 	return "terminated"
 }

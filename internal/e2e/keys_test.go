@@ -210,12 +210,12 @@ func TestKeysRefuse(t *testing.T) {
 	}
 	s.ends(0)
 	proxy.kill(unix.SIGTERM)
-	if code := proxy.exits(); code != 0 || len(proxy.stdout()) > 0 || !strings.Contains(proxy.stderr(), "0 ready, 0 failed, 0 pending, 0 duplicates, 0 late failures, 0 forgotten, 0 bad frames, ") || !strings.Contains(proxy.stderr(), "peers refused") {
+	if code := proxy.exits(); code != 0 || len(proxy.stdout()) > 0 || !strings.Contains(proxy.stderr(), "0 ready, 0 failed, 0 pending, 0 duplicates, 0 late failures, 0 forgotten, 0 bad frames, ") || !strings.Contains(proxy.stderr(), "peers refused ") {
 		t.Errorf("the proxy ends with %d, prints %q and says %s", code, proxy.stdout(), proxy.stderr())
 	}
 	r.kill(unix.SIGTERM)
 	r.exits()
-	for _, why := range []string{"it has no key", " is not in ", " was taken out of ", "peers refused"} {
+	for _, why := range []string{"it has no key", " is not in ", " was taken out of ", "peers refused "} {
 		if !strings.Contains(r.stderr(), why) {
 			t.Errorf("the receiver does not say %q: %s", why, r.stderr())
 		}

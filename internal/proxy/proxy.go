@@ -72,7 +72,7 @@ func (s Summary) String() string {
 	text := fmt.Sprintf("%s, %d failed, %d pending, %d duplicates, %d late failures, %d forgotten, %d bad frames",
 		ready, s.Failed, s.Pending, s.Duplicates, s.LateFailures, s.Forgotten, s.BadFrames)
 	if s.Refused > 0 {
-		text += fmt.Sprintf(", %d peers refused", s.Refused)
+		text += fmt.Sprintf(", peers refused %d times", s.Refused)
 	}
 	return text
 }

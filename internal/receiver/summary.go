@@ -47,7 +47,7 @@ func summary(up time.Duration, s *wire.Snapshot, waits wire.SnapshotWait) string
 		fmt.Fprintf(&b, "; admission wait %s", window.Words(waits))
 	}
 	if n.Refused > 0 {
-		fmt.Fprintf(&b, "; %s peers refused", humanize.Comma(n.Refused))
+		fmt.Fprintf(&b, "; peers refused %s times", humanize.Comma(n.Refused))
 	}
 	return b.String()
 }

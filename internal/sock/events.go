@@ -231,6 +231,7 @@ type strangers struct {
 	here   map[int]stranger
 	copies int
 	fault  string // of the one who is disconnected next, which is what ZeroMQ tells then
+	kind   string // of the fault, for those that are like it
 	failed bool   // it is disconnected before it has shown a key
 }
 
@@ -245,12 +246,12 @@ func (w *strangers) handle(event Event, now time.Time) {
 		w.drop(event.value)
 		w.here[event.value] = w.meet(event.value, now)
 	case zmq4.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-		w.fault = "it broke the protocol"
+		w.kind, w.fault = "broken protocol", "it broke the protocol"
 		switch event.value {
 		case failedMechanism:
-			w.fault = "it has no key"
+			w.kind, w.fault = "no key", "it has no key"
 		case failedCryptographic:
-			w.fault = "it takes us for another: it has another public key of ours than the one in " + w.keys.file + ".pub"
+			w.kind, w.fault = "another's key", "it takes us for another: it has another public key of ours than the one in "+w.keys.file+".pub"
 		}
 	case zmq4.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
 		w.failed = true
@@ -267,7 +268,7 @@ func (w *strangers) handle(event Event, now time.Time) {
 			w.keys.warn("broke off", who.address()+" broke off before it said who it is: it was ended, or it has no key")
 		}
 		if w.fault != "" {
-			w.keys.refuse("no key", fmt.Sprintf("refused %s: %s", who.address(), w.fault))
+			w.keys.refuse(w.kind, fmt.Sprintf("refused %s: %s", who.address(), w.fault))
 		}
 		w.drop(event.value)
 		w.fault, w.failed = "", false
