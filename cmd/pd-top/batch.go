@@ -52,7 +52,7 @@ func (o *options) refresh(ctx context.Context, f *feed, model *top.Model, stderr
 	for {
 		missing := 0
 		for i := range f.endpoints {
-			was := f.states[i].State
+			was := f.states[i]
 			msgs, snapshot := f.read(i, o.delay, time.Now())
 			for _, msg := range msgs {
 				model.Update(msg)
@@ -60,12 +60,8 @@ func (o *options) refresh(ctx context.Context, f *feed, model *top.Model, stderr
 			if snapshot != nil {
 				snapshots[i] = snapshot
 			}
-			if is := f.states[i].State; is == top.Stale && was != is && o.json {
-				since, why := f.states[i].Since.UTC().Format(time.RFC3339), ""
-				if f.states[i].Err != "" {
-					why = ": " + f.states[i].Err
-				}
-				fmt.Fprintf(stderr, "pd-top: %s: STALE since %s%s\n", f.endpoints[i], since, why)
+			if is := f.states[i]; o.json {
+				silent(stderr, f.endpoints[i], was, is)
 			}
 			if snapshots[i] == nil && f.states[i].State == top.Live {
 				missing++
@@ -103,5 +99,20 @@ func pause(ctx context.Context, d time.Duration) error {
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	}
+}
+
+// silent says that a source has come to be silent, and that it is because of
+// keys: what the word at its head says where there is no JSON.
+func silent(stderr io.Writer, endpoint string, was, is top.Status) {
+	switch {
+	case is.Refused && !was.Refused:
+		fmt.Fprintf(stderr, "pd-top: %s: REFUSED: %s\n", endpoint, is.Err)
+	case is.State == top.Stale && was.State != top.Stale:
+		why := ""
+		if is.Err != "" {
+			why = ": " + is.Err
+		}
+		fmt.Fprintf(stderr, "pd-top: %s: STALE since %s%s\n", endpoint, is.Since.UTC().Format(time.RFC3339), why)
 	}
 }
