@@ -203,9 +203,9 @@ func TestAllowFileIsTriedAgain(t *testing.T) {
 	}
 }
 
-// hang has everybody who opens the file wait until the end of the test, or what
-// it returns is called. Only root may.
-func hang(t *testing.T, file string) (goOn func()) {
+// hang has everybody who opens the file wait until the end of the test, or goOn
+// is called; waits says whether somebody does. Only root may.
+func hang(t *testing.T, file string) (waits func() bool, goOn func()) {
 	t.Helper()
 	fd, err := unix.FanotifyInit(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC, unix.O_RDONLY)
 	if err == nil {
@@ -222,7 +222,10 @@ func hang(t *testing.T, file string) (goOn func()) {
 		}
 	}
 	t.Cleanup(goOn)
-	return goOn
+	return func() bool {
+		n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return n > 0
+	}, goOn
 }
 
 // A file system that hangs keeps no peer out, and nobody from ending.
@@ -232,8 +235,8 @@ func TestAllowFileHangs(t *testing.T) {
 	client.open(t, server.public)
 	s, endpoint := server.listen(t, zmq4.PULL, Options{})
 	server.allows(t, client.public, server.public)
-	goOn := hang(t, server.allow)
-	until(t, "somebody waits for the file", server.keys.allow.looking.Load)
+	waits, goOn := hang(t, server.allow)
+	until(t, "somebody waits for the file", waits)
 	const most = 50 // sockets: a context has a thousand
 	for n, began := 0, time.Now(); n < most && server.keys.allow.looking.Load() && time.Since(began) < 4*lookEvery; n++ {
 		c, _ := dialed(t, client.Context, zmq4.PUSH, endpoint)
@@ -257,8 +260,8 @@ func TestAllowFileHangs(t *testing.T) {
 	until(t, "it goes on", func() bool { return server.has("2 peers may connect") })
 
 	server.allows(t, client.public)
-	hang(t, server.allow)
-	until(t, "somebody waits for the file", server.keys.allow.looking.Load)
+	waits, _ = hang(t, server.allow)
+	until(t, "somebody waits for the file", waits)
 	ended := make(chan error, 1)
 	s.Close()
 	go func() { ended <- server.Close() }()
