@@ -223,8 +223,8 @@ func (f *figures) add(l *ledger, wrong []string) {
 			if code != "" {
 				f.Outcomes["failed: "+code]++
 			}
-			if code == string(wire.CodeInternal) { // people should look at it
-				fmt.Fprintf(os.Stderr, "request %s of %s failed: internal: %s\n", q.id, q.by.name, q.results[0].Error)
+			if code == string(wire.CodeInternal) || code == string(wire.CodeBadRequest) { // people should look at it
+				fmt.Fprintf(os.Stderr, "request %s of %s failed: %s: %s\n", q.id, q.by.name, code, q.results[0].Error)
 			}
 		default:
 			f.Outcomes["sender "+string(q.by.how)]++
