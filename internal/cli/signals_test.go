@@ -35,6 +35,19 @@ func waitForSignal() int {
 	return ExitFailed
 }
 
+// started starts a program; lines are what it says.
+func started(t *testing.T, cmd *exec.Cmd) (lines *bufio.Scanner) {
+	t.Helper()
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return bufio.NewScanner(stdout)
+}
+
 func TestSignals(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -61,14 +74,7 @@ func TestSignals(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			stdout, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			lines := bufio.NewScanner(stdout)
+			lines := started(t, cmd)
 			for _, s := range tc.send {
 				if !lines.Scan() {
 					t.Fatal("no line before the signal")
@@ -100,14 +106,7 @@ func TestSignals(t *testing.T) {
 func TestHangUpIsIgnored(t *testing.T) {
 	cmd := exec.CommandContext(patient(t), "sh", "-c", `trap "" HUP; exec "$0"`, os.Args[0])
 	cmd.Env = append(os.Environ(), asProgram+"=signals", "PD_CLI_TEST_TIMEOUT=1h")
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(stdout)
+	lines := started(t, cmd)
 	lines.Scan() // it runs
 	for _, s := range []syscall.Signal{syscall.SIGHUP, syscall.SIGTERM} {
 		if err := cmd.Process.Signal(s); err != nil {

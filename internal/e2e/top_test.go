@@ -421,7 +421,7 @@ func TestTopComesLate(t *testing.T) {
 			t.Fatalf("no %s on\n%s", row, screen)
 		}
 		d, err := time.ParseDuration(m[1])
-		if ms := d.Milliseconds(); err != nil || ms < from-10 || ms > to+100 { // what it shows is cut off, or is whole tenths
+		if ms := d.Milliseconds(); err != nil || ms < from-10 || ms > to+100 { // it shows hundredths of a second
 			t.Errorf("%q is of an age of %d to %d ms", m[0], from, to)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -589,18 +588,24 @@ func TestAttachFails(t *testing.T) {
 	tg.attach(2)
 }
 
-// One that answers and never says anything holds nobody up for longer than his
-// context lasts.
-func TestAttachEndsWithItsContext(t *testing.T) {
+// impostor listens where at sends a writer, and is no target.
+func impostor(t *testing.T) (l net.Listener, at rdma.Attachment) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	t.Cleanup(func() { l.Close() })
 	_, port, _ := net.SplitHostPort(l.Addr().String())
-	tg := serve(t, 1, 4096)
-	at := tg.attachment(1, mmap(t, 4096))
+	at = serve(t, 1, 4096).attachment(1, mmap(t, 4096))
 	at.Regions = []rdma.Region{{Desc: descriptor{DefaultProvider, "127.0.0.1", port}.bytes()}}
+	return l, at
+}
+
+// One that answers and never says anything holds nobody up for longer than his
+// context lasts.
+func TestAttachEndsWithItsContext(t *testing.T) {
+	l, at := impostor(t)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	go func() {
 		c, err := l.Accept()
@@ -618,25 +623,17 @@ func TestAttachEndsWithItsContext(t *testing.T) {
 
 // A target that goes away before it has let the writer in is gone, not broken.
 func TestAttachToOneThatDies(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	l, at := impostor(t)
 	go func() {
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			_, _ = io.ReadFull(c, make([]byte, 1)) // the rest is left: its end is a reset
+			_, _ = c.Read(make([]byte, 1)) // the rest is left: its end is a reset
 			c.Close()
 		}
 	}()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	tg := serve(t, 1, 4096)
-	at := tg.attachment(1, mmap(t, 4096))
-	at.Regions = []rdma.Region{{Desc: descriptor{DefaultProvider, "127.0.0.1", port}.bytes()}}
 	if _, err := Attach(context.Background(), at); !errors.Is(err, rdma.ErrGone) || errors.Is(err, rdma.ErrEnded) {
 		t.Errorf("error %v", err)
 	}

@@ -54,7 +54,7 @@ func (b *bench) withKeys() error {
 			return err
 		}
 	}
-	for _, row := range append(append(k.loads, k.whole), k.frames...) {
+	for _, row := range slices.Concat(k.loads, []*row{k.whole}, k.frames) {
 		b.say("%v", row)
 	}
 	return nil
@@ -104,7 +104,7 @@ func (k *keyed) loadPair(pair int) error {
 	return nil
 }
 
-// sendPair adds a round of real senders.
+// sendPair adds rounds of real senders, to receivers of their own.
 func (k *keyed) sendPair(pair int) error {
 	ps, at, stop, err := k.receivers(pair, "--sink")
 	if err != nil {
