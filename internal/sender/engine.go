@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -39,7 +40,7 @@ func (l *link) reach(o *opening, resp *wire.AttachResponse) mapped {
 	ctx := o.ctx
 	if d := l.cfg.timeout * 3 / 4; d > 0 { // before those who wait give up, and cannot say why
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, d, fmt.Errorf("no success within %v", d))
+		ctx, cancel = context.WithTimeoutCause(ctx, d, tooSlow{d})
 		defer cancel()
 	}
 	m.remote, m.err = l.cfg.attach(ctx, resp.Engine, rdma.Attachment{
@@ -54,6 +55,13 @@ func (l *link) reach(o *opening, resp *wire.AttachResponse) mapped {
 	})
 	return m
 }
+
+// tooSlow is in the error of an engine that got no further in its time.
+type tooSlow struct{ limit time.Duration }
+
+func (e tooSlow) Error() string { return fmt.Sprintf("no success within %v", e.limit) }
+
+func (tooSlow) Is(target error) bool { return target == os.ErrDeadlineExceeded }
 
 func regions(resp *wire.AttachResponse) []rdma.Region {
 	list := make([]rdma.Region, len(resp.Regions))
@@ -75,11 +83,7 @@ func (l *link) unmapped(engine string, err error) {
 	o.failures = append(o.failures, failure{engine, err})
 	o.engines = slices.DeleteFunc(slices.Clone(o.engines), func(name string) bool { return name == engine })
 	if len(o.engines) == 0 {
-		code := wire.CodeInternal
-		if notThere(err) {
-			code = codeUnreachable
-		}
-		l.lose(lost{code: code, err: l.unreached(o.failures)})
+		l.lose(lost{code: codeOf(err), err: l.unreached(o.failures)})
 		return
 	}
 	o.state = attaching
@@ -87,22 +91,31 @@ func (l *link) unmapped(engine string, err error) {
 	l.ask()
 }
 
-// notThere says that an engine met nobody, or somebody who then went away.
-func notThere(err error) bool {
-	return errors.Is(err, rdma.ErrUnreachable) || errors.Is(err, rdma.ErrGone)
+// codeOf tells an engine that met nobody, or somebody who hung or went away, from
+// one that cannot do its work.
+func codeOf(err error) wire.Code {
+	for _, notThere := range []error{rdma.ErrUnreachable, rdma.ErrGone, os.ErrDeadlineExceeded} {
+		if errors.Is(err, notThere) {
+			return codeUnreachable
+		}
+	}
+	return wire.CodeInternal
 }
 
 // refusal says why the receiver will not have us, after what kept us from
-// writing by the engines that it would. An engine that crosses hosts and did not
-// get there is the reason then, and not that there is no other.
+// writing by the engines that it would. What went wrong with one that should do is
+// the reason then, and not that there is no other; only the one for this host
+// should not do when the receiver is on another.
 func (l *link) refusal(resp *wire.AttachResponse) lost {
 	o := l.opening
 	if len(o.failures) == 0 {
 		return lost{code: resp.Code, err: fmt.Errorf("%s refuses to attach us: %s", l.cfg.endpoint, resp.Error)}
 	}
 	code := resp.Code
-	if slices.ContainsFunc(o.failures, func(f failure) bool { return f.engine != onThisHost && notThere(f.err) }) {
-		code = codeUnreachable
+	for _, f := range o.failures {
+		if f.engine != onThisHost || !errors.Is(f.err, rdma.ErrUnreachable) {
+			code = codeOf(f.err)
+		}
 	}
 	return lost{code: code, err: l.unreached(append(o.failures, failure{strings.Join(o.engines, ", "), errors.New(resp.Error)}))}
 }

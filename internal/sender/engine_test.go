@@ -125,6 +125,10 @@ func TestEngineThatReaches(t *testing.T) {
 		"died while reached":    {offers: []string{"ofi"}, may: []string{"ofi"}, fails: map[string]error{"ofi": died}, tried: []string{"ofi"}, code: codeUnreachable, errs: []string{"ofi: no welcome"}},
 		"died, and no other":    {offers: []string{"ofi"}, may: bothEngines, fails: map[string]error{"ofi": died}, tried: []string{"ofi"}, code: codeUnreachable, errs: []string{"ofi: no welcome"}},
 		"the only one fails":    {offers: bothEngines, may: []string{"shm"}, fails: map[string]error{"shm": broken}, tried: []string{"shm"}, code: wire.CodeInternal, errs: []string{"shm: no memory"}},
+		"shm died, no other":    {offers: []string{"shm"}, may: bothEngines, fails: map[string]error{"shm": died}, tried: []string{"shm"}, code: codeUnreachable, errs: []string{"shm: no welcome", "; ofi: receiver offers shm only"}},
+		"shm hangs, no other":   {offers: []string{"shm"}, may: bothEngines, fails: map[string]error{"shm": errHang}, timeout: 2 * time.Second, tried: []string{"shm"}, code: codeUnreachable, errs: []string{"shm: no success within 1.5s", "; ofi: receiver offers shm only"}},
+		"the only one hangs":    {offers: bothEngines, may: []string{"shm"}, fails: map[string]error{"shm": errHang}, timeout: 2 * time.Second, tried: []string{"shm"}, code: codeUnreachable, errs: []string{"shm: no success within 1.5s"}},
+		"shm fails, no other":   {offers: []string{"shm"}, may: bothEngines, fails: map[string]error{"shm": broken}, tried: []string{"shm"}, code: wire.CodeInternal, errs: []string{"shm: no memory", "; ofi: receiver offers shm only"}},
 		"nothing in common":     {offers: []string{"shm"}, may: []string{"ofi"}, code: wire.CodeBadRequest, errs: []string{"refuses to attach us: receiver offers shm only"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -151,7 +152,7 @@ func (r *remote) fetch(id int, timeout <-chan time.Time) (answer, error) {
 			}
 			discard(a)
 		case <-timeout:
-			return answer{}, fmt.Errorf("no answer in %v", ioTimeout)
+			return answer{}, fmt.Errorf("no answer in %v: %w", ioTimeout, os.ErrDeadlineExceeded)
 		case <-r.done:
 			return answer{}, errTargetGone
 		}
