@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -49,6 +50,10 @@ func started(t *testing.T, cmd *exec.Cmd) (lines *bufio.Scanner) {
 }
 
 func TestSignals(t *testing.T) {
+	// Under nohup SIGHUP is ignored, and a child inherits that; caught it is not.
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGHUP)
+	defer signal.Stop(caught)
 	for _, tc := range []struct {
 		name    string
 		timeout string
