@@ -102,6 +102,25 @@ func TestSeveralKeysOfAnEndpoint(t *testing.T) {
 	}
 }
 
+// A program whose peers connect to it says when its list lets nobody in.
+func TestAllowsNobody(t *testing.T) {
+	for _, somebody := range []bool{false, true} {
+		p := newParty(t, "p")
+		p.allows(t, "# nobody yet")
+		if somebody {
+			p.allows(t, newParty(t, "peer").public)
+		}
+		keys, err := LoadKeys(p.key, p.allow, p.warn)
+		if err != nil || len(p.texts) > 0 {
+			t.Fatal(err, p.texts)
+		}
+		keys.NamedOnly()
+		if p.has("allow file: warning: "+p.allow+" lets nobody in") == somebody {
+			t.Errorf("%v: %q", somebody, p.texts)
+		}
+	}
+}
+
 // Files as Windows and Kubernetes have them are taken.
 func TestFilesOfOthers(t *testing.T) {
 	p, peer := newParty(t, "mine"), newParty(t, "peer")

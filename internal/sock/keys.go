@@ -67,7 +67,12 @@ func LoadKeys(keyFile, allowFile string, warn func(kind, text string)) (*Keys, e
 
 // NamedOnly is for a program whose peers connect to it: lines without an
 // endpoint are theirs, and whom it connects to must have one with.
-func (k *Keys) NamedOnly() { k.named = true }
+func (k *Keys) NamedOnly() {
+	k.named = true
+	if len(k.allow.list.Load().peers) == 0 {
+		k.warn("allow file", fmt.Sprintf("warning: %s lets nobody in: add the .pub files of those who may connect", k.allow.name))
+	}
+}
 
 func (k *Keys) tellDoubts() {
 	for _, text := range k.allow.list.Load().doubts(k.allow.name) {
