@@ -206,7 +206,7 @@ func (c *chunks) read(buf []byte, chunk *wire.TakenChunk) ([]byte, error) {
 	}
 	buf = append(buf, slot[:chunk.Length]...)
 	if sum := crc32.Checksum(buf, castagnoli); chunk.HasCRC && sum != chunk.CRC {
-		return nil, fmt.Errorf("CRC-32C of slot %d is %08x, its sender said %08x: the request is left as it is", chunk.Slot, sum, chunk.CRC)
+		return nil, fmt.Errorf("CRC-32C of slot %d is %08x, its sender said %08x: it did not write what it reported; the request is left as it is, pd-recv drop gives it up", chunk.Slot, sum, chunk.CRC)
 	}
 	return buf, nil
 }

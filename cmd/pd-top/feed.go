@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	tea "github.com/charmbracelet/bubbletea"
@@ -58,7 +59,7 @@ func dial(ctx context.Context, o *options, stderr io.Writer, all bool) (*feed, e
 	if o.wait && !all {
 		return f, nil // the screen shows who is waited for
 	}
-	if err := f.first(ctx, o, all); err != nil {
+	if err := f.first(ctx, o, stderr, all); err != nil {
 		f.w.Close()
 		return nil, err
 	}
@@ -106,8 +107,10 @@ func (f *feed) nobody(endpoints []string) error {
 	return errors.Join(all...)
 }
 
-// first waits for the first snapshot.
-func (f *feed) first(ctx context.Context, o *options, all bool) error {
+// first waits for the first snapshot. With --wait it says who is there and, for
+// its keys, will not be heard until somebody changes them.
+func (f *feed) first(ctx context.Context, o *options, stderr io.Writer, all bool) error {
+	said := make([]bool, len(f.endpoints))
 	var late <-chan time.Time
 	if !o.wait {
 		late = time.After(firstWithin)
@@ -115,6 +118,12 @@ func (f *feed) first(ctx context.Context, o *options, all bool) error {
 	for {
 		heard := f.count(f.heard)
 		missing := f.count(func(i int) bool { return f.problems[i] == nil && !f.heard(i) })
+		for i := range f.endpoints {
+			if r := f.w.Look(i); o.wait && r.Refused && !said[i] {
+				said[i] = true
+				fmt.Fprintf(stderr, "pd-top: %v (still waiting)\n", f.silent(i))
+			}
+		}
 		if missing == 0 || heard > 0 && !all {
 			return nil
 		}
@@ -141,9 +150,17 @@ func (f *feed) heard(i int) bool { return !f.w.Look(i).Heard.IsZero() }
 // silent says that somebody is there, but publishes nothing.
 func (f *feed) silent(i int) error {
 	if why := f.w.Look(i).Err; why != "" {
-		return fmt.Errorf("%s: %s", f.endpoints[i], why)
+		return errors.New(withEndpoint(f.endpoints[i], why))
 	}
 	return fmt.Errorf("%s: somebody is there, but published nothing within %v: it has stopped, or is no endpoint of --monitor", f.endpoints[i], firstWithin)
+}
+
+// withEndpoint names the endpoint, unless the reason does.
+func withEndpoint(endpoint, why string) string {
+	if strings.HasPrefix(why, endpoint) {
+		return why
+	}
+	return endpoint + ": " + why
 }
 
 // missing names those of whom nothing has come, if there are any.

@@ -306,8 +306,13 @@ func TestTopKeyRevoked(t *testing.T) {
 	single.shows("that the key is refused", has("REFUSED", "refused our key: add the line"))
 	both.shows("that the key is refused", has("REFUSED", "refused our key: add"))
 	eventually(t, "it is said that the key is refused", func() bool { return lineWith(lines.stderr(), one, "REFUSED", "refused our key: add the line") })
+	waits := start(t, nil, "pd-top", append(k.flags("top"), "--wait", "--once", one)...)
+	waits.says("refused our key: add the line")
 	k.allows("recv", k.pub("top"), k.pub("other"))
 	single.shows("it is live again", has("LIVE"))
+	if code := waits.exits(); code != 0 || len(waits.stdout()) == 0 || strings.Count(waits.stderr(), one) != 1 {
+		t.Errorf("who waited ends with %d; stderr: %s", code, waits.stderr())
+	}
 }
 
 // Keys at one end only: both say so, within the time-out.

@@ -159,7 +159,7 @@ func (c *core) allocated(f *flight, resp *wire.AllocResponse) {
 	case req.stage == ended:
 		return
 	case resp.Code != "" || resp.Error != "":
-		c.stop(req, verdict{status: Failed, code: resp.Code, reason: resp.Error, there: true})
+		c.stop(req, verdict{status: Failed, code: resp.Code, reason: req.receiver.words(resp.Code, resp.Error), there: true})
 		return
 	}
 	if f.kind == firstBatch {
@@ -308,7 +308,7 @@ func (c *core) committed(f *flight, resp *wire.CommitResponse) {
 	switch req := f.req; {
 	case req.stage == ended:
 	case resp.Code != "" || resp.Error != "":
-		c.stop(req, verdict{status: Failed, code: resp.Code, reason: resp.Error})
+		c.stop(req, verdict{status: Failed, code: resp.Code, reason: req.receiver.words(resp.Code, resp.Error)})
 	default:
 		c.wrote(f.batch)
 		c.batchDone(f.batch)
@@ -370,9 +370,14 @@ func (r *receiver) waiting() *flight {
 	return r.oldest()
 }
 
+// longSilence is how long a receiver that lives may take to answer a heartbeat,
+// of which several come in half a --timeout.
+const longSilence = 2 * time.Second
+
 // giveUp acts on an overdue flight. A receiver that was heard meanwhile may
-// leave a batch waiting, and that is the batch's own misfortune; silence, or no
-// answer to what is answered at once, is the receiver's end for us.
+// leave a batch waiting, and that is the batch's own misfortune, unless it has
+// been silent since; silence, or no answer to what is answered at once, is the
+// receiver's end for us.
 func (c *core) giveUp(r *receiver, f *flight) {
 	s := r.session
 	switch {
@@ -384,6 +389,11 @@ func (c *core) giveUp(r *receiver, f *flight) {
 			"%s has not answered for %v: it is stopped or unreachable", r.endpoint, c.cfg.timeout))
 	case f.req.stage == ended:
 		r.land(f)
+	case c.now-s.lastHeard() > max(c.cfg.timeout/2, longSilence):
+		r.land(f)
+		c.stop(f.req, verdict{status: Failed, code: codeUnreachable, reason: fmt.Sprintf(
+			"%s did not grant slots within %v, and has not answered for %v: it is stopped or unreachable",
+			r.endpoint, c.cfg.timeout, (c.now - s.lastHeard()).Round(100*time.Millisecond))})
 	default:
 		r.land(f)
 		c.stop(f.req, verdict{status: Failed, code: codeTimeout, reason: fmt.Sprintf(

@@ -155,6 +155,39 @@ func TestReadyRequestAndItsSendersLease(t *testing.T) {
 	}
 }
 
+// Whom a request waited for in vain is said by what was heard of it: one that
+// lives and has no room, one that has been silent for long, one that never spoke.
+func TestWhyARequestWaitedInVain(t *testing.T) {
+	for heard, want := range map[time.Duration]struct {
+		code wire.Code
+		says string
+	}{
+		0:                {codeUnreachable, "r0 has not answered for 1m0s: it is stopped or unreachable"},
+		time.Second:      {codeUnreachable, "r0 did not grant slots within 1m0s, and has not answered for 59s: it is stopped or unreachable"},
+		29 * time.Second: {codeUnreachable, "and has not answered for 31s"},
+		31 * time.Second: {codeTimeout, "r0 did not grant slots for 2 chunks of 2 within 1m0s: raise --timeout or --buffer-size there"},
+		time.Minute:      {codeTimeout, "raise --timeout"},
+	} {
+		c, do, s := newTestCore(func(*coreConfig) {})
+		c.line(0, batchLine("A", 2, 0, 2))
+		s.heard.Store(int64(heard))
+		c.expire(time.Minute)
+		if r := do.results["A"]; r == nil || r.Status != Failed || r.Code != want.code || !strings.Contains(r.Error, want.says) {
+			t.Errorf("heard after %v: %+v", heard, r)
+		}
+	}
+}
+
+// With several receivers it matters which one is stopping.
+func TestWhoIsStopping(t *testing.T) {
+	c, do, s := newTestCore(func(*coreConfig) {})
+	c.line(0, batchLine("A", 2, 0, 2))
+	c.answered(0, answered{s, do.sent[0].id, &wire.AllocResponse{Error: "the receiver is stopping", Code: wire.CodeShuttingDown}})
+	if r := do.results["A"]; r == nil || r.Code != wire.CodeShuttingDown || r.Error != "r0: the receiver is stopping" {
+		t.Errorf("%+v", r)
+	}
+}
+
 // The end of the data connection reaches a write before the session: its request
 // waits for the reason, gives its staging back, and can be cancelled meanwhile.
 func TestRequestWhoseWriteFoundTheReceiverGone(t *testing.T) {

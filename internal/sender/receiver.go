@@ -55,6 +55,15 @@ type flight struct {
 // others while the request lives.
 func (f *flight) wanted() bool { return f.kind == cancel || f.req.stage != ended }
 
+// words is why a receiver refuses, as it says it, and which it is where that
+// decides where the request may go instead.
+func (r *receiver) words(code wire.Code, reason string) string {
+	if code == wire.CodeShuttingDown {
+		return r.endpoint + ": " + reason
+	}
+	return reason
+}
+
 // enqueue puts f behind the others of its kind.
 func (r *receiver) enqueue(f *flight) { f.place = r.queue[f.kind].PushBack(f) }
 
