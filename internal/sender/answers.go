@@ -172,6 +172,9 @@ func (c *core) allocated(f *flight, resp *wire.AllocResponse) {
 		c.stop(req, verdict{status: Failed, code: wire.CodeInternal, reason: fmt.Sprintf("%s: %v", req.receiver.endpoint, err)})
 		return
 	}
+	if f.kind == nextBatch {
+		c.nextAnswered(req)
+	}
 	if b := f.batch; b.left > 0 {
 		b.claim.since = c.now
 		c.staging.add(c.now, req.receiver.index, &b.claim)
@@ -191,7 +194,7 @@ func (c *core) admit(req *request) {
 		c.hungry++
 	}
 	for _, b := range req.unasked {
-		c.enqueue(nextBatch, req, b)
+		c.askNext(b)
 	}
 	req.unasked = nil
 }

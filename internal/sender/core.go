@@ -189,9 +189,32 @@ func (c *core) addBatch(req *request, b *batch) {
 	case first:
 		c.enqueue(firstBatch, req, b)
 	case req.stage == admitted:
-		c.enqueue(nextBatch, req, b)
+		c.askNext(b)
 	default:
 		req.unasked = append(req.unasked, b)
+	}
+}
+
+// askNext asks for a batch of an admitted request. The last one waits until all
+// others are answered: a receiver that has it takes the request as whole, with
+// fewer chunks than declared, and one of the others may be lost on its way where
+// the network is cut.
+func (c *core) askNext(b *batch) {
+	req := b.req
+	if b.last && req.asking > 0 {
+		req.final = b
+		return
+	}
+	req.asking++
+	c.enqueue(nextBatch, req, b)
+}
+
+// nextAnswered notes that a batch which askNext asked for is answered.
+func (c *core) nextAnswered(req *request) {
+	req.asking--
+	if b := req.final; b != nil && req.asking == 0 {
+		req.final = nil
+		c.askNext(b)
 	}
 }
 
@@ -305,7 +328,7 @@ func (c *core) finish(req *request, v verdict) {
 		req.receiver.queue[firstBatch].Remove(req.first.place)
 	}
 	req.stage = ended
-	req.unasked = nil
+	req.unasked, req.final = nil, nil
 	c.pending -= req.cost
 	delete(c.reqs, req.id)
 	c.track.End(req.id)

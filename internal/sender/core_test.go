@@ -178,6 +178,47 @@ func TestWhyARequestWaitedInVain(t *testing.T) {
 	}
 }
 
+// The receiver takes a request as whole whose last batch it has, so that batch
+// is not sent while another may have been lost on its way.
+func TestLastBatchIsAskedForLast(t *testing.T) {
+	c, do, s := newTestCore(func(cfg *coreConfig) { cfg.batch = 2 })
+	asked := func(want ...int) {
+		t.Helper()
+		var got []int // first chunk of each batch
+		for _, m := range do.sent {
+			a := m.msg.(*wire.AllocRequest)
+			n := 0
+			_, _ = fmt.Sscanf(a.Keys[0], "A-%d", &n)
+			got = append(got, n)
+			if a.IsLastBatch != (n == 6) {
+				t.Errorf("batch from %d on: last is %v", n, a.IsLastBatch)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("asked for %v, want %v", got, want)
+		}
+	}
+	c.line(0, batchLine("A", 8, 0, 6))
+	asked(0)
+	grant(c, do, s)
+	asked(2, 4)
+	c.line(0, batchLine("A", 8, 6, 2))
+	asked(2, 4)
+	grant(c, do, s)
+	asked(4)
+	grant(c, do, s)
+	asked(6)
+
+	// Read before it is admitted, it waits for the same.
+	c, do, s = newTestCore(func(cfg *coreConfig) { cfg.batch = 2 })
+	c.line(0, batchLine("A", 8, 0, 8))
+	grant(c, do, s)
+	asked(2, 4)
+	grant(c, do, s)
+	grant(c, do, s)
+	asked(6)
+}
+
 // With several receivers it matters which one is stopping.
 func TestWhoIsStopping(t *testing.T) {
 	c, do, s := newTestCore(func(*coreConfig) {})

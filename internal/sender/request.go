@@ -32,6 +32,8 @@ type request struct {
 	lastRead bool     // no line of it follows
 	first    *flight  // of its first batch
 	unasked  []*batch // read while it is not admitted, but for the first
+	asking   int      // batches but the first that are asked for and not answered
+	final    *batch   // the last, while it waits for those
 	open     int      // batches not done
 	jobs     []*job   // under way
 	fence    int      // writes that may be under way although the request has ended
