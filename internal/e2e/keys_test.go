@@ -99,12 +99,12 @@ func TestKeys(t *testing.T) {
 	proxy := start(t, nil, "pd-proxy", append(k.flags("proxy"), "--json", "--listen", "tcp://127.0.0.1:*", "--monitor", "tcp://127.0.0.1:*")...)
 	notify := listening(proxy)
 	k.allows("recv", k.pub("send"), k.pub("ops"), k.pub("proxy"), k.at("proxy", notify))
-	r := receive(t, 8, append(k.flags("recv"), "--proxy", notify, "--ready-ttl", "2s", "--monitor", "tcp://127.0.0.1:*")...)
+	r := receive(t, 8, append(k.flags("recv"), "--proxy", notify, "--lease", "3s", "--monitor", "tcp://127.0.0.1:*")...)
 	k.allows("send", k.at("recv", r.endpoint), k.at("proxy", notify))
 	k.allows("ops", k.pub("recv"))
 
 	s := send(t, r, append(k.flags("send"), "--proxy", notify)...)
-	s.write(batch("A", 2, 0, 2), batch("B", 2, 0, 2))
+	s.write(batch("A", 2, 0, 2))
 	s.result("A", "ready")
 	proxy.event("req_id", "A", "status", "ready")
 	if got := output(t, 0, "pd-recv", append(append([]string{"take"}, k.flags("ops")...), r.endpoint, "A")...); got != pattern(chunkSize, keys("A", 0, 2)...) {
@@ -114,9 +114,12 @@ func TestKeys(t *testing.T) {
 	if got := output(t, 0, "pd-top", append(k.flags("ops"), "--json", "-n", "1", watch)...); !strings.Contains(got, `"kind":"receiver"`) {
 		t.Errorf("pd-top prints %s", got)
 	}
-	// Nobody takes B: pd-recv tells the proxy so, with its own key.
-	r.event("event", "expired", "req_id", "B")
-	proxy.says("B")
+	// The sender of B dies: pd-recv tells the proxy so, with its own key.
+	dies := send(t, r, k.flags("send")...)
+	dies.write(batch("B", 2, 0, 1))
+	r.happens("admitted", "B")
+	dies.kill(unix.SIGKILL)
+	proxy.event("req_id", "B", "status", "failed")
 	s.write(batch("C", 2, 0, 2))
 	proxy.event("req_id", "C", "status", "ready")
 	output(t, 0, "pd-recv", append(append([]string{"drop"}, k.flags("ops")...), r.endpoint, "C")...)
