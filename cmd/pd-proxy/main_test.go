@@ -53,12 +53,14 @@ func notify(ts *testscript.TestScript, _ bool, args []string) {
 		Prepare: func(s *zmq4.Socket) error { return s.SetImmediate(true) },
 	})
 	ts.Check(err)
-	poller := zmq4.NewPoller()
-	poller.Add(s, zmq4.POLLOUT)
+	poller, err := sock.NewPoller()
+	ts.Check(err)
+	defer poller.Close()
+	ts.Check(poller.Watch(s, zmq4.POLLOUT))
 	for _, arg := range args[1:] {
-		polled, err := sock.Wait(poller, patience)
+		room, err := poller.Wait(patience)
 		ts.Check(err)
-		if len(polled) == 0 {
+		if !room {
 			ts.Fatalf("nobody listens on %s", args[0])
 		}
 		ts.Check(sock.Send(s, notification(ts, arg)))
@@ -100,10 +102,16 @@ func await(endpoint string, ok func(wire.Message) bool) error {
 		return err
 	}
 	defer s.Close()
-	poller := zmq4.NewPoller()
-	poller.Add(s, zmq4.POLLIN)
+	poller, err := sock.NewPoller()
+	if err != nil {
+		return err
+	}
+	defer poller.Close()
+	if err := poller.Watch(s, zmq4.POLLIN); err != nil {
+		return err
+	}
 	for end := time.Now().Add(patience); time.Now().Before(end); {
-		if _, err := sock.Wait(poller, time.Until(end)); err != nil {
+		if _, err := poller.Wait(time.Until(end)); err != nil {
 			return err
 		}
 		frames, err := sock.Recv(s, 1)

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	urfave "github.com/urfave/cli/v2"
+
+	_ "github.com/pd-tools/pd-tools/internal/slack"
 )
 
 // Exit codes. A program ended by a signal has 128 + its number: 130, 143.

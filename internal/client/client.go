@@ -34,7 +34,7 @@ type Conn struct {
 	ctx      *sock.Context
 	socket   *zmq4.Socket
 	shakes   *sock.Handshakes
-	waker    *sock.Waker
+	poller   *sock.Poller
 	calls    chan call
 	closing  chan struct{}
 	done     chan struct{} // closed when the connection is
@@ -62,24 +62,40 @@ func Dial(endpoint string, keys *sock.Keys) (*Conn, error) {
 		closing:  make(chan struct{}),
 		done:     make(chan struct{}),
 	}
-	c.socket, c.shakes, err = ctx.DialFollowed(zmq4.DEALER, endpoint, sock.Options{MaxFrame: wire.MaxResponse, Linger: -1})
-	if err == nil {
-		if c.waker, err = ctx.NewWaker(); err != nil {
-			c.socket.Close()
-			c.shakes.Close()
-		}
-	}
-	if err != nil {
-		return nil, errors.Join(err, ctx.Close())
+	if err := c.open(); err != nil {
+		c.closeSockets()
+		return nil, err
 	}
 	go c.run()
 	return c, nil
 }
 
+func (c *Conn) open() (err error) {
+	if c.poller, err = sock.NewPoller(); err != nil {
+		return err
+	}
+	c.socket, c.shakes, err = c.ctx.DialFollowed(zmq4.DEALER, c.endpoint, sock.Options{MaxFrame: wire.MaxResponse, Linger: -1})
+	if err != nil {
+		return err
+	}
+	return c.poller.Watch(c.shakes.Socket(), zmq4.POLLIN)
+}
+
+func (c *Conn) closeSockets() {
+	if c.poller != nil {
+		c.poller.Close()
+	}
+	if c.socket != nil {
+		c.socket.Close()
+		c.shakes.Close()
+	}
+	c.ctx.Close()
+}
+
 // Close ends the connection; a take that is not released ends with its lease.
 func (c *Conn) Close() {
 	close(c.closing)
-	c.waker.Wake()
+	c.poller.Wake()
 	<-c.done
 }
 
@@ -129,7 +145,7 @@ func ask[T wire.Message](ctx context.Context, c *Conn, m wire.Message) (answer T
 	start := time.Now()
 	select {
 	case c.calls <- one:
-		c.waker.Wake()
+		c.poller.Wake()
 	case <-c.done:
 		return answer, c.closed()
 	case <-ctx.Done():
@@ -172,14 +188,7 @@ func (c *Conn) late(ctx context.Context, start time.Time) error {
 // run owns the socket.
 func (c *Conn) run() {
 	defer close(c.done)
-	defer c.ctx.Close()
-	defer c.shakes.Close()
-	defer c.socket.Close()
-	defer c.waker.Close()
-	poller := zmq4.NewPoller()
-	poller.Add(c.socket, zmq4.POLLIN)
-	poller.Add(c.waker.Socket(), zmq4.POLLIN)
-	poller.Add(c.shakes.Socket(), zmq4.POLLIN)
+	defer c.closeSockets()
 	open := make(map[uint64]call)
 	last := uint64(0)
 	var unsent []call // ZeroMQ's queue was full
@@ -188,13 +197,12 @@ func (c *Conn) run() {
 		if len(unsent) > 0 {
 			events |= zmq4.POLLOUT
 		}
-		if _, err := poller.UpdateBySocket(c.socket, events); err != nil {
+		if err := c.poller.Watch(c.socket, events); err != nil {
 			return
 		}
-		if _, err := sock.Wait(poller, -1); err != nil {
+		if _, err := c.poller.Wait(-1); err != nil {
 			return
 		}
-		c.waker.Drain()
 		select {
 		case <-c.closing:
 			return

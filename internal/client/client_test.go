@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -25,7 +26,7 @@ const patience = 30 * time.Second // for what takes milliseconds
 type router struct {
 	t      *testing.T
 	socket *zmq4.Socket
-	poller *zmq4.Poller
+	poller *sock.Poller
 }
 
 func newRouter(t *testing.T) (*router, *Conn) {
@@ -46,15 +47,14 @@ func newRouter(t *testing.T) (*router, *Conn) {
 		socket.Close()
 		ctx.Close()
 	})
-	r := &router{t, socket, zmq4.NewPoller()}
-	r.poller.Add(socket, zmq4.POLLIN)
+	r := &router{t, socket, testkit.Poller(t, socket, zmq4.POLLIN)}
 	return r, c
 }
 
 // next is the frames of the next question.
 func (r *router) next() [][]byte {
 	r.t.Helper()
-	if polled, err := sock.Wait(r.poller, patience); err != nil || len(polled) == 0 {
+	if asked, err := r.poller.Wait(patience); err != nil || !asked {
 		r.t.Fatalf("no question came: %v", err)
 	}
 	frames, err := sock.Recv(r.socket, 8)
@@ -210,8 +210,7 @@ func TestMoreThanTheQueueHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer socket.Close()
-	r := &router{t, socket, zmq4.NewPoller()}
-	r.poller.Add(socket, zmq4.POLLIN)
+	r := &router{t, socket, testkit.Poller(t, socket, zmq4.POLLIN)}
 	for range many {
 		r.answer(r.next(), encode(&wire.Snapshot{}))
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/pebbe/zmq4"
 
 	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -177,20 +178,13 @@ func answering(t *testing.T, m wire.Message) (endpoint string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waker, err := ctx.NewWaker()
-	if err != nil {
-		t.Fatal(err)
-	}
+	poller := testkit.Poller(t, socket, zmq4.POLLIN)
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		defer waker.Close()
 		defer socket.Close()
-		p := zmq4.NewPoller()
-		p.Add(socket, zmq4.POLLIN)
-		p.Add(waker.Socket(), zmq4.POLLIN)
 		for {
-			if _, err := sock.Wait(p, -1); err != nil {
+			if _, err := poller.Wait(-1); err != nil {
 				t.Error(err)
 				return
 			}
@@ -210,7 +204,7 @@ func answering(t *testing.T, m wire.Message) (endpoint string) {
 	}()
 	t.Cleanup(func() {
 		close(quit)
-		waker.Wake()
+		poller.Wake()
 		<-ended
 		ctx.Close()
 	})

@@ -16,18 +16,13 @@ func FuzzSubscriptions(f *testing.F) {
 	f.Add([]byte{0, 5, 1, 't', 'o', 'p', 'c', 1, 200, 0, 1, 1, 4, 0})
 	f.Add([]byte{1, 255, 0, 1, 1, 1, 255, 2, 0, 2, 0})
 	f.Fuzz(func(t *testing.T, input []byte) {
-		ctx, err := sock.NewContext(nil)
+		poller, err := sock.NewPoller()
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer ctx.Close()
-		waker, err := ctx.NewWaker()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer waker.Close()
-		p := &Publisher{waker: waker}
-		asks := NewAsks(waker.Wake)
+		defer poller.Close()
+		p := &Publisher{poller: poller}
+		asks := NewAsks(poller.Wake)
 		now, topics := time.Now(), 0
 		for len(input) > 1 {
 			what, n := input[0]%5, int(input[1])

@@ -67,8 +67,7 @@ type Publisher struct {
 
 	ctx    *sock.Context
 	socket *zmq4.Socket // XPUB, so that it is known whether anybody listens
-	waker  *sock.Waker
-	poller *zmq4.Poller
+	poller *sock.Poller
 	pace   pace
 	topics int  // bytes of single topics subscribed to, since the socket was opened
 	asking bool // an answer to Ask is still to come
@@ -99,14 +98,11 @@ func Listen(cfg Config) (*Publisher, error) {
 }
 
 func (p *Publisher) open() (err error) {
-	if p.endpoint, err = p.bind(p.cfg.Endpoint); err != nil {
+	if p.poller, err = sock.NewPoller(); err != nil {
 		return err
 	}
-	if p.waker, err = p.ctx.NewWaker(); err != nil {
-		return err
-	}
-	p.watch()
-	return nil
+	p.endpoint, err = p.bind(p.cfg.Endpoint)
+	return err
 }
 
 func (p *Publisher) bind(endpoint string) (actual string, err error) {
@@ -117,18 +113,16 @@ func (p *Publisher) bind(endpoint string) (actual string, err error) {
 		// Each new subscriber is told of, not only the first.
 		Prepare: func(s *zmq4.Socket) error { return s.SetXpubVerbose(1) },
 	})
-	return actual, err
-}
-
-func (p *Publisher) watch() {
-	p.poller = zmq4.NewPoller()
-	p.poller.Add(p.socket, zmq4.POLLIN)
-	p.poller.Add(p.waker.Socket(), zmq4.POLLIN)
+	if err != nil {
+		return "", err
+	}
+	return actual, p.poller.Watch(p.socket, zmq4.POLLIN)
 }
 
 // reopen throws out all subscribers: there is no other way to be rid of what one
 // has subscribed to. Those that mean well connect anew by themselves.
 func (p *Publisher) reopen() error {
+	p.poller.Forget(p.socket)
 	p.socket.Close()
 	p.socket = nil
 	p.topics = 0
@@ -138,7 +132,6 @@ func (p *Publisher) reopen() error {
 	for end := time.Now().Add(reopenTime); ; time.Sleep(time.Millisecond) { // ZeroMQ closes behind the scenes
 		_, err := p.bind(endpoint)
 		if err == nil {
-			p.watch()
 			return nil
 		}
 		if time.Now().After(end) || p.closing.Load() {
@@ -148,8 +141,8 @@ func (p *Publisher) reopen() error {
 }
 
 func (p *Publisher) closeSockets() {
-	if p.waker != nil {
-		p.waker.Close()
+	if p.poller != nil {
+		p.poller.Close()
 	}
 	if p.socket != nil {
 		p.socket.Close()
@@ -180,14 +173,14 @@ func (p *Publisher) Event(e wire.EventEntry) {
 	}
 	p.mu.Unlock()
 	if first {
-		p.waker.Wake()
+		p.poller.Wake()
 	}
 }
 
 // Close ends it at once: what is unsent is not sent any more.
 func (p *Publisher) Close() {
 	p.closing.Store(true)
-	p.waker.Wake()
+	p.poller.Wake()
 	<-p.done
 }
 
@@ -207,10 +200,9 @@ func (p *Publisher) run() {
 
 // turn waits until something is to be done and does it.
 func (p *Publisher) turn() error {
-	if _, err := sock.Wait(p.poller, p.wait(time.Now())); err != nil {
+	if _, err := p.poller.Wait(p.wait(time.Now())); err != nil {
 		return err
 	}
-	p.waker.Drain()
 	if err := p.subscriptions(); err != nil {
 		return err
 	}
@@ -284,7 +276,7 @@ func (p *Publisher) answer(m wire.Message) {
 	p.mu.Lock()
 	p.snapshot = m
 	p.mu.Unlock()
-	p.waker.Wake()
+	p.poller.Wake()
 }
 
 func (p *Publisher) answered() wire.Message {

@@ -59,8 +59,7 @@ type Watcher struct {
 
 	// That of the goroutine that owns the sockets.
 	ctx    *sock.Context
-	waker  *sock.Waker
-	poller *zmq4.Poller
+	poller *sock.Poller
 }
 
 // source is one endpoint.
@@ -101,17 +100,16 @@ func Watch(keys *sock.Keys, endpoints ...string) (*Watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Watcher{changed: make(chan struct{}, 1), done: make(chan struct{}), ctx: ctx, poller: zmq4.NewPoller()}
-	if w.waker, err = ctx.NewWaker(); err != nil {
+	w := &Watcher{changed: make(chan struct{}, 1), done: make(chan struct{}), ctx: ctx}
+	if w.poller, err = sock.NewPoller(); err != nil {
 		ctx.Close()
 		return nil, err
 	}
-	w.poller.Add(w.waker.Socket(), zmq4.POLLIN)
 	for _, endpoint := range endpoints {
 		s := &source{endpoint: endpoint, keys: keys}
 		if err := s.open(w); err != nil {
 			s.state.Err = err.Error()
-			s.close()
+			s.close(w)
 		}
 		w.sources = append(w.sources, s)
 	}
@@ -129,19 +127,13 @@ func (s *source) open(w *Watcher) (err error) {
 	if s.events, err = w.ctx.Monitor(s.socket); err != nil {
 		return err
 	}
-	w.poller.Add(s.socket, zmq4.POLLIN)
-	w.poller.Add(s.events, zmq4.POLLIN)
 	s.eventAt = time.Now()
-	return nil
+	return errors.Join(w.poller.Watch(s.socket, zmq4.POLLIN), w.poller.Watch(s.events, zmq4.POLLIN))
 }
 
 // redial begins anew.
 func (s *source) redial(w *Watcher) error {
-	err := errors.Join(w.poller.RemoveBySocket(s.socket), w.poller.RemoveBySocket(s.events))
-	s.close()
-	if err != nil {
-		return err
-	}
+	s.close(w)
 	return s.open(w)
 }
 
@@ -157,12 +149,12 @@ func prepareSub(s *zmq4.Socket) error {
 	)
 }
 
-func (s *source) close() {
-	if s.socket != nil {
-		s.socket.Close()
-	}
-	if s.events != nil {
-		s.events.Close()
+func (s *source) close(w *Watcher) {
+	for _, socket := range []*zmq4.Socket{s.socket, s.events} {
+		if socket != nil {
+			w.poller.Forget(socket)
+			socket.Close()
+		}
 	}
 	s.socket, s.events = nil, nil
 }
@@ -174,7 +166,7 @@ func (w *Watcher) Changed() <-chan struct{} { return w.changed }
 // Close ends it. What was not read is lost.
 func (w *Watcher) Close() {
 	w.closing.Store(true)
-	w.waker.Wake()
+	w.poller.Wake()
 	<-w.done
 }
 
@@ -205,18 +197,17 @@ func (w *Watcher) caught() {
 
 func (w *Watcher) closeSockets() {
 	for _, s := range w.sources {
-		s.close()
+		s.close(w)
 	}
-	w.waker.Close()
+	w.poller.Close()
 	w.ctx.Close()
 }
 
 // turn waits for something to read and reads it.
 func (w *Watcher) turn() error {
-	if _, err := sock.Wait(w.poller, w.wait()); err != nil {
+	if _, err := w.poller.Wait(w.wait()); err != nil {
 		return err
 	}
-	w.waker.Drain()
 	now := time.Now()
 	for _, s := range w.sources {
 		if s.socket == nil {
@@ -227,7 +218,7 @@ func (w *Watcher) turn() error {
 		}
 		if !s.connected() && now.Sub(s.eventAt) > redialAfter {
 			if err := s.redial(w); err != nil {
-				s.close()
+				s.close(w)
 				s.fail(err.Error())
 			}
 		}

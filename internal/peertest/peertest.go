@@ -35,7 +35,7 @@ type Options struct {
 type Peer struct {
 	ctx    *sock.Context
 	socket *zmq4.Socket
-	poller *zmq4.Poller
+	poller *sock.Poller
 	legacy bool
 	last   uint64            // correlation
 	early  map[uint64][]byte // answers that came while Call waited for another
@@ -71,13 +71,22 @@ func Dial(endpoint string, o Options) (*Peer, error) {
 		ctx.Close()
 		return nil, err
 	}
-	p := &Peer{ctx: ctx, socket: socket, legacy: o.Legacy, poller: zmq4.NewPoller(), early: make(map[uint64][]byte)}
-	p.poller.Add(socket, zmq4.POLLIN)
+	p := &Peer{ctx: ctx, socket: socket, legacy: o.Legacy, early: make(map[uint64][]byte)}
+	if p.poller, err = sock.NewPoller(); err == nil {
+		err = p.poller.Watch(socket, zmq4.POLLIN)
+	}
+	if err != nil {
+		p.Close()
+		return nil, err
+	}
 	return p, nil
 }
 
 // Close ends the connection. What is unsent has a second to go.
 func (p *Peer) Close() {
+	if p.poller != nil {
+		p.poller.Close()
+	}
 	p.socket.Close()
 	p.ctx.Close()
 }
@@ -136,7 +145,7 @@ func (p *Peer) RecvFrames(timeout time.Duration) ([][]byte, error) {
 		if left <= 0 {
 			return nil, ErrTimeout
 		}
-		if _, err := sock.Wait(p.poller, left); err != nil {
+		if _, err := p.poller.Wait(left); err != nil {
 			return nil, err
 		}
 		frames, err = sock.Recv(p.socket, 64)

@@ -98,7 +98,7 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 		ctx, cancel = context.WithTimeoutCause(ctx, cfg.Timeout, ErrTimeout)
 		defer cancel()
 	}
-	stop := context.AfterFunc(ctx, c.waker.Wake)
+	stop := context.AfterFunc(ctx, c.poller.Wake)
 	defer stop()
 	err = c.collectAndAsk(ctx)
 	if err == nil {
@@ -116,8 +116,7 @@ type collector struct {
 	ctx      *sock.Context
 	socket   *zmq4.Socket
 	endpoint string
-	waker    *sock.Waker
-	poller   *zmq4.Poller
+	poller   *sock.Poller
 	tally    *Tally
 	pages    chan page // one at a time; with each the loop is woken
 	started  time.Time
@@ -130,25 +129,28 @@ func open(zctx *sock.Context, cfg Config) (*collector, error) {
 	if cfg.askEvery == 0 {
 		cfg.askEvery = defaultAskEvery
 	}
-	c := &collector{cfg: cfg, ctx: zctx, tally: NewTally(cfg.Expect), pages: make(chan page, 1), poller: zmq4.NewPoller(), started: time.Now()}
+	c := &collector{cfg: cfg, ctx: zctx, tally: NewTally(cfg.Expect), pages: make(chan page, 1), started: time.Now()}
 	var err error
-	if c.socket, c.endpoint, err = zctx.Listen(zmq4.PULL, cfg.Listen, sock.Options{MaxFrame: maxFrame, RecvQueue: recvQueue}); err != nil {
+	if c.poller, err = sock.NewPoller(); err != nil {
 		return nil, err
 	}
-	if c.waker, err = zctx.NewWaker(); err != nil {
-		c.socket.Close()
+	if c.socket, c.endpoint, err = zctx.Listen(zmq4.PULL, cfg.Listen, sock.Options{MaxFrame: maxFrame, RecvQueue: recvQueue}); err == nil {
+		if err = c.poller.Watch(c.socket, zmq4.POLLIN); err != nil {
+			c.socket.Close()
+		}
+	}
+	if err != nil {
+		c.poller.Close()
 		return nil, err
 	}
-	c.poller.Add(c.socket, zmq4.POLLIN)
-	c.poller.Add(c.waker.Socket(), zmq4.POLLIN)
 	if cfg.Asks != nil {
-		cfg.Asks.WakeBy(c.waker.Wake)
+		cfg.Asks.WakeBy(c.poller.Wake)
 	}
 	return c, nil
 }
 
 func (c *collector) close() {
-	c.waker.Close()
+	c.poller.Close()
 	c.socket.Close()
 }
 
@@ -160,7 +162,7 @@ func (c *collector) collectAndAsk(ctx context.Context) error {
 	wait := startAskers(asking, &c.cfg, func(ctx context.Context, p page) {
 		select {
 		case c.pages <- p:
-			c.waker.Wake()
+			c.poller.Wake()
 		case <-ctx.Done():
 		}
 	})
@@ -181,10 +183,9 @@ func (c *collector) collect(ctx context.Context) error {
 // turn waits until something has come, or somebody has woken it, and handles
 // it, of pages one. It says how many notifications that were.
 func (c *collector) turn(wait time.Duration) (int, error) {
-	if _, err := sock.Wait(c.poller, wait); err != nil {
+	if _, err := c.poller.Wait(wait); err != nil {
 		return 0, err
 	}
-	c.waker.Drain()
 	n, err := c.readBatch()
 	select {
 	case p := <-c.pages:

@@ -105,10 +105,16 @@ func tryPush(endpoint string, messages [][][]byte) error {
 	if err != nil {
 		return err
 	}
-	poller := zmq4.NewPoller()
-	poller.Add(s, zmq4.POLLOUT)
+	poller, err := sock.NewPoller()
+	if err != nil {
+		return err
+	}
+	defer poller.Close()
+	if err := poller.Watch(s, zmq4.POLLOUT); err != nil {
+		return err
+	}
 	for _, frames := range messages {
-		if _, err := sock.Wait(poller, patience); err != nil {
+		if _, err := poller.Wait(patience); err != nil {
 			return err
 		}
 		if err := sock.Send(s, frames...); err != nil {

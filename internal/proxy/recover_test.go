@@ -11,6 +11,7 @@ import (
 	"github.com/pebbe/zmq4"
 
 	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -37,10 +38,9 @@ func receiver(t *testing.T, say func(*wire.ReadyRequest) wire.Message) *fakeRece
 	}
 	f.endpoint = endpoint
 	stop, done := make(chan struct{}), make(chan struct{})
+	poller := testkit.Poller(t, router, zmq4.POLLIN)
 	go func() {
 		defer close(done)
-		poller := zmq4.NewPoller()
-		poller.Add(router, zmq4.POLLIN)
 		for {
 			select {
 			case <-stop:
@@ -49,7 +49,7 @@ func receiver(t *testing.T, say func(*wire.ReadyRequest) wire.Message) *fakeRece
 				return
 			default:
 			}
-			_, _ = sock.Wait(poller, 10*time.Millisecond)
+			_, _ = poller.Wait(10 * time.Millisecond)
 			if frames, err := sock.Recv(router, 4); err == nil {
 				f.answer(router, frames)
 			}

@@ -438,9 +438,7 @@ func TestProxyIsTold(t *testing.T) {
 	r := start(t, func(c *Config) { c.Reservation.LegacyLease = 100 * time.Millisecond; c.Proxy = endpoint })
 	p := r.dial(peertest.Options{})
 	wantSlots(t, p.alloc("A", 4, false, "k"), 1)
-	poller := zmq4.NewPoller()
-	poller.Add(pull, zmq4.POLLIN)
-	if polled, err := sock.Wait(poller, soon); err != nil || len(polled) == 0 {
+	if told, err := testkit.Poller(t, pull, zmq4.POLLIN).Wait(soon); err != nil || !told {
 		t.Fatalf("nothing came: %v", err)
 	}
 	frames, err := sock.Recv(pull, 1)

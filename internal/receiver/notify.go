@@ -27,25 +27,31 @@ type notifier struct {
 	queue   chan []byte
 	warn    func(kind, text string)
 	line    *sock.Redialed
-	poller  *zmq4.Poller
+	poller  *sock.Poller
 	done    chan struct{}
 	closing atomic.Int64 // unix nanoseconds at which to give up; 0: not closing
 }
 
 func newNotifier(ctx *sock.Context, endpoint string, warn func(kind, text string)) (*notifier, error) {
+	poller, err := sock.NewPoller()
+	if err != nil {
+		return nil, err
+	}
 	line, err := ctx.Redial(zmq4.PUSH, endpoint, sock.Options{Prepare: func(s *zmq4.Socket) error {
 		// Only a live connection takes a message: without one it would wait in
 		// ZeroMQ, unseen.
 		return s.SetImmediate(true)
-	}})
+	}}, poller)
 	if err != nil {
+		poller.Close()
 		return nil, err
 	}
 	n := &notifier{
-		queue: make(chan []byte, notifyQueue),
-		warn:  warn,
-		line:  line,
-		done:  make(chan struct{}),
+		queue:  make(chan []byte, notifyQueue),
+		warn:   warn,
+		line:   line,
+		poller: poller,
+		done:   make(chan struct{}),
 	}
 	go n.work()
 	return n, nil
@@ -62,8 +68,8 @@ func (n *notifier) fail(reqID, reason string) {
 
 func (n *notifier) work() {
 	defer close(n.done)
+	defer n.poller.Close()
 	defer n.line.Close()
-	n.poll()
 	lost := 0
 	ticker := time.NewTicker(notifyIdle)
 	defer ticker.Stop()
@@ -82,16 +88,10 @@ func (n *notifier) work() {
 	}
 }
 
-func (n *notifier) poll() {
-	n.poller = zmq4.NewPoller()
-	n.poller.Add(n.line.Socket, zmq4.POLLOUT)
-}
-
 // tend sees whether the proxy refuses us, and tries again then.
 func (n *notifier) tend() {
 	if n.line.Tend() {
 		n.warn("proxy", fmt.Sprintf("the proxy is not told what expires: %v", n.line.Why()))
-		n.poll()
 	}
 }
 
@@ -106,7 +106,10 @@ func (n *notifier) send(msg []byte) bool {
 			return true
 		}
 		n.tend()
-		if _, err := sock.Wait(n.poller, notifyRetry); err != nil {
+		if err := n.poller.Watch(n.line.Socket, zmq4.POLLOUT); err != nil {
+			return false
+		}
+		if _, err := n.poller.Wait(notifyRetry); err != nil {
 			return false
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pd-tools/pd-tools/internal/peertest"
 	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/internal/testkit"
 )
 
 // outboxWithPeer is an outbox and a peer that does not read until told to.
@@ -41,9 +42,7 @@ func outboxWithPeerOf(t *testing.T, queue int) (*outbox, *peertest.Peer, *envelo
 	if err := p.SendFrames([]byte("hello")); err != nil {
 		t.Fatal(err)
 	}
-	poller := zmq4.NewPoller()
-	poller.Add(socket, zmq4.POLLIN)
-	if _, err := sock.Wait(poller, soon); err != nil {
+	if _, err := testkit.Poller(t, socket, zmq4.POLLIN).Wait(soon); err != nil {
 		t.Fatal(err)
 	}
 	frames, err := sock.Recv(socket, 2)

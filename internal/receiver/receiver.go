@@ -106,8 +106,7 @@ type Receiver struct {
 
 	ctx     *sock.Context
 	socket  *zmq4.Socket
-	waker   *sock.Waker
-	poller  *zmq4.Poller
+	poller  *sock.Poller
 	core    *reservation.Machine
 	target  rdma.Target
 	out     *outbox
@@ -155,8 +154,8 @@ func New(cfg Config) (*Receiver, error) {
 		return nil, err
 	}
 	r.setTarget(target)
-	r.revoker = newRevoker(r.target, r.waker.Wake)
-	r.cfg.Asks.WakeBy(r.waker.Wake)
+	r.revoker = newRevoker(r.target, r.poller.Wake)
+	r.cfg.Asks.WakeBy(r.poller.Wake)
 	if cfg.Proxy != "" {
 		if r.notify, err = newNotifier(ctx, cfg.Proxy, cfg.Warn); err != nil {
 			return nil, errors.Join(err, r.close(0))
@@ -188,6 +187,9 @@ func (r *Receiver) setTarget(target rdma.Target) {
 }
 
 func (r *Receiver) openSockets() (err error) {
+	if r.poller, err = sock.NewPoller(); err != nil {
+		return err
+	}
 	r.socket, r.endpoint, err = r.ctx.Listen(zmq4.ROUTER, r.cfg.Listen, sock.Options{
 		MaxFrame:  wire.MaxMessage,
 		RecvQueue: recvQueue,
@@ -200,13 +202,7 @@ func (r *Receiver) openSockets() (err error) {
 		return err
 	}
 	r.out = newOutbox(newRouter(r.socket))
-	if r.waker, err = r.ctx.NewWaker(); err != nil {
-		return err
-	}
-	r.poller = zmq4.NewPoller()
-	r.poller.Add(r.socket, zmq4.POLLIN)
-	r.poller.Add(r.waker.Socket(), zmq4.POLLIN)
-	return nil
+	return r.poller.Watch(r.socket, zmq4.POLLIN)
 }
 
 // Endpoint is where peers connect.
@@ -227,8 +223,8 @@ func (r *Receiver) WrittenBy() string {
 // admitted or ready go its way for a while, ends what is left, and closes all, the
 // buffer included, within ShutdownTimeout.
 func (r *Receiver) Run(ctx context.Context) error {
-	defer context.AfterFunc(ctx, r.waker.Wake)()
-	go r.writers.watch(r.waker.Wake)
+	defer context.AfterFunc(ctx, r.poller.Wake)()
+	go r.writers.watch(r.poller.Wake)
 	busy := false
 	for ctx.Err() == nil {
 		var err error
@@ -294,14 +290,8 @@ func (r *Receiver) sleep(now time.Time) error {
 	if r.lineCount > 0 {
 		d = min(d, max(eventDelay-now.Sub(r.firstLine), 0))
 	}
-	polled, err := sock.Wait(r.poller, d)
-	if err != nil {
+	if _, err := r.poller.Wait(d); err != nil {
 		return fmt.Errorf("cannot wait for messages: %w", err)
-	}
-	for _, p := range polled {
-		if p.Socket == r.waker.Socket() {
-			r.waker.Drain()
-		}
 	}
 	return nil
 }

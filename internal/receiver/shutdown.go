@@ -86,10 +86,9 @@ func (r *Receiver) lastWords(long time.Duration) error {
 		if left <= 0 {
 			return nil
 		}
-		if _, err := sock.Wait(r.poller, left); err != nil {
+		if _, err := r.poller.Wait(left); err != nil {
 			return fmt.Errorf("cannot wait for messages: %w", err)
 		}
-		r.waker.Drain()
 		if _, err := r.receive(sock.Recv); err != nil {
 			return err
 		}
@@ -116,8 +115,8 @@ func (r *Receiver) closeSockets(linger time.Duration) {
 		_ = r.socket.SetLinger(linger)
 		r.socket.Close()
 	}
-	if r.waker != nil {
-		r.waker.Close()
+	if r.poller != nil {
+		r.poller.Close()
 	}
 	_ = r.ctx.Close()
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pd-tools/pd-tools/internal/peertest"
 	"github.com/pd-tools/pd-tools/internal/sock"
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -108,13 +109,12 @@ func TestREQ(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	poller := zmq4.NewPoller()
-	poller.Add(s, zmq4.POLLIN)
+	poller := testkit.Poller(t, s, zmq4.POLLIN)
 	for _, payload := range []string{"", "nonsense", string(wire.Append(nil, &wire.StatRequest{}))} {
 		if err := sock.Send(s, []byte(payload)); err != nil {
 			t.Fatal(err)
 		}
-		if polled, err := sock.Wait(poller, soon); err != nil || len(polled) == 0 {
+		if answered, err := poller.Wait(soon); err != nil || !answered {
 			t.Fatalf("no answer to %q: %v", payload, err)
 		}
 		frames, err := sock.Recv(s, 4)

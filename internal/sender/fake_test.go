@@ -21,7 +21,7 @@ type fakeReceiver struct {
 	t        *testing.T
 	endpoint string
 	remote   *fakeRemote
-	waker    *sock.Waker
+	poller   *sock.Poller
 	ended    chan struct{}
 
 	mu     sync.Mutex
@@ -52,11 +52,7 @@ func startFake(t *testing.T) *fakeReceiver {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waker, err := ctx.NewWaker()
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &fakeReceiver{t: t, endpoint: endpoint, remote: newFakeRemote(), waker: waker, ended: make(chan struct{})}
+	f := &fakeReceiver{t: t, endpoint: endpoint, remote: newFakeRemote(), poller: testkit.Poller(t, socket, zmq4.POLLIN), ended: make(chan struct{})}
 	f.news = sync.NewCond(&f.mu)
 	f.answer = f.usual
 	go f.run(socket)
@@ -64,7 +60,7 @@ func startFake(t *testing.T) *fakeReceiver {
 		f.mu.Lock()
 		f.closed = true
 		f.mu.Unlock()
-		f.waker.Wake()
+		f.poller.Wake()
 		<-f.ended
 		ctx.Close()
 	})
@@ -73,14 +69,9 @@ func startFake(t *testing.T) *fakeReceiver {
 
 func (f *fakeReceiver) run(socket *zmq4.Socket) {
 	defer close(f.ended)
-	defer f.waker.Close()
 	defer socket.Close()
-	p := zmq4.NewPoller()
-	p.Add(socket, zmq4.POLLIN)
-	p.Add(f.waker.Socket(), zmq4.POLLIN)
 	for {
-		sock.Wait(p, -1)
-		f.waker.Drain()
+		f.poller.Wait(-1)
 		f.mu.Lock()
 		for {
 			frames, err := sock.Recv(socket, 8)
@@ -168,7 +159,7 @@ func (f *fakeReceiver) reply(m fakeMessage, msg wire.Message) {
 	f.mu.Lock()
 	f.to = append(f.to, fakeMessage{m.from, m.id, msg})
 	f.mu.Unlock()
-	f.waker.Wake()
+	f.poller.Wake()
 }
 
 // wait waits for the n-th message, from 1, for which ok is true.

@@ -70,7 +70,7 @@ type linkConfig struct {
 type link struct {
 	cfg     linkConfig
 	ctx     *sock.Context
-	waker   *sock.Waker
+	poller  *sock.Poller
 	in      *mailbox[any] // orders and what helpers report
 	spare   []any
 	helpers sync.WaitGroup
@@ -110,16 +110,16 @@ type (
 )
 
 func newLink(ctx *sock.Context, cfg linkConfig) (*link, error) {
-	waker, err := ctx.NewWaker()
+	poller, err := sock.NewPoller()
 	if err != nil {
 		return nil, err
 	}
-	return &link{cfg: cfg, ctx: ctx, waker: waker, in: &mailbox[any]{wake: waker.Wake}}, nil
+	return &link{cfg: cfg, ctx: ctx, poller: poller, in: &mailbox[any]{wake: poller.Wake}}, nil
 }
 
 // run is the link's goroutine. It returns after orderClose, all sockets closed.
 func (l *link) run() {
-	defer l.waker.Close()
+	defer l.poller.Close()
 	for {
 		if err := l.wait(); err != nil {
 			l.lose(lost{err: fmt.Errorf("cannot wait for %s: %w", l.cfg.endpoint, err), code: wire.CodeInternal})
@@ -139,24 +139,20 @@ func (l *link) run() {
 }
 
 // wait returns when there is something to do.
-func (l *link) wait() error {
+func (l *link) wait() (err error) {
 	o := l.opening
 	if o == nil {
-		p := zmq4.NewPoller()
-		p.Add(l.waker.Socket(), zmq4.POLLIN)
-		_, err := sock.Wait(p, -1)
-		l.waker.Drain()
+		_, err = l.poller.Wait(-1)
 		return err
 	}
 	events := zmq4.POLLIN
 	if len(o.out) > 0 {
 		events |= zmq4.POLLOUT
 	}
-	if _, err := o.poller.UpdateBySocket(o.socket, events); err != nil {
+	if err := l.poller.Watch(o.socket, events); err != nil {
 		return err
 	}
-	_, err := sock.Wait(o.poller, max(0, l.nextTick()-l.cfg.clock.now()))
-	l.waker.Drain()
+	_, err = l.poller.Wait(max(0, l.nextTick()-l.cfg.clock.now()))
 	return err
 }
 

@@ -21,12 +21,10 @@ func watchers(t *testing.T, endpoint string, n, stopped int) (end func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waker, err := ctx.NewWaker()
+	poller, err := sock.NewPoller()
 	if err != nil {
 		t.Fatal(err)
 	}
-	poller := zmq4.NewPoller()
-	poller.Add(waker.Socket(), zmq4.POLLIN)
 	var sockets []*zmq4.Socket
 	for i := range n {
 		s, err := ctx.Dial(zmq4.SUB, endpoint, sock.Options{
@@ -38,20 +36,20 @@ func watchers(t *testing.T, endpoint string, n, stopped int) (end func()) {
 		}
 		sockets = append(sockets, s)
 		if i >= stopped {
-			poller.Add(s, zmq4.POLLIN)
+			if err := poller.Watch(s, zmq4.POLLIN); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	stop, done := make(chan struct{}), make(chan int)
 	go func() {
 		messages := 0
 		for over := false; !over; {
-			polled, err := sock.Wait(poller, -1)
-			if err != nil {
+			if _, err := poller.Wait(-1); err != nil {
 				t.Error(err)
 			}
-			waker.Drain()
-			for _, p := range polled {
-				if _, err := sock.Recv(p.Socket, 1); p.Socket != waker.Socket() && err == nil {
+			for _, s := range sockets[stopped:] {
+				if _, err := sock.Recv(s, 1); err == nil {
 					messages++
 				}
 			}
@@ -61,15 +59,15 @@ func watchers(t *testing.T, endpoint string, n, stopped int) (end func()) {
 			default:
 			}
 		}
+		poller.Close()
 		for _, s := range sockets {
 			s.Close()
 		}
-		waker.Close()
 		done <- messages
 	}()
 	return func() {
 		close(stop)
-		waker.Wake()
+		poller.Wake()
 		if messages := <-done; messages < n-stopped {
 			t.Errorf("%d messages for %d monitors", messages, n-stopped)
 		}

@@ -32,8 +32,7 @@ type notifier struct {
 	clock    *clock
 	emit     func(noticed)
 	line     *sock.Redialed
-	waker    *sock.Waker
-	poller   *zmq4.Poller
+	poller   *sock.Poller
 	in       *mailbox[any]
 	spare    []any
 	queue    list.List                // *notice, in order, which is the order in which they are due
@@ -64,15 +63,15 @@ type (
 
 // newNotifier connects and starts the goroutine, which ends after an orderEnd.
 func newNotifier(ctx *sock.Context, endpoint string, timeout time.Duration, clock *clock, emit func(noticed)) (*notifier, error) {
-	waker, err := ctx.NewWaker()
+	poller, err := sock.NewPoller()
 	if err != nil {
 		return nil, err
 	}
 	line, err := ctx.Redial(zmq4.PUSH, endpoint, sock.Options{Prepare: func(s *zmq4.Socket) error {
 		return errors.Join(s.SetImmediate(true), s.SetReconnectIvl(redialMin), s.SetReconnectIvlMax(redialMax))
-	}})
+	}}, poller)
 	if err != nil {
-		waker.Close()
+		poller.Close()
 		return nil, err
 	}
 	n := &notifier{
@@ -81,25 +80,18 @@ func newNotifier(ctx *sock.Context, endpoint string, timeout time.Duration, cloc
 		clock:    clock,
 		emit:     emit,
 		line:     line,
-		waker:    waker,
-		in:       &mailbox[any]{wake: waker.Wake},
+		poller:   poller,
+		in:       &mailbox[any]{wake: poller.Wake},
 		ready:    make(map[string]*list.Element),
 		done:     make(chan struct{}),
 	}
-	n.poll()
 	go n.run()
 	return n, nil
 }
 
-func (n *notifier) poll() {
-	n.poller = zmq4.NewPoller()
-	n.poller.Add(n.waker.Socket(), zmq4.POLLIN)
-	n.poller.Add(n.line.Socket, 0)
-}
-
 func (n *notifier) run() {
 	defer close(n.done)
-	defer n.waker.Close()
+	defer n.poller.Close()
 	defer n.line.Close()
 	for {
 		n.wait()
@@ -119,9 +111,7 @@ func (n *notifier) run() {
 // wait returns when there is something to do. An error of the poll shows in
 // what is then not delivered.
 func (n *notifier) wait() {
-	if n.line.Tend() {
-		n.poll()
-	}
+	n.line.Tend()
 	wait := tendEvery
 	events := zmq4.State(0)
 	if e := n.queue.Front(); e != nil {
@@ -133,9 +123,8 @@ func (n *notifier) wait() {
 			}
 		}
 	}
-	_, _ = n.poller.UpdateBySocket(n.line.Socket, events)
-	_, _ = sock.Wait(n.poller, wait)
-	n.waker.Drain()
+	_ = n.poller.Watch(n.line.Socket, events)
+	_, _ = n.poller.Wait(wait)
 }
 
 func (n *notifier) handle(ev any) {

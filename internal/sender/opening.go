@@ -24,7 +24,6 @@ type opening struct {
 	cancel context.CancelFunc
 	socket *zmq4.Socket
 	shakes *sock.Handshakes
-	poller *zmq4.Poller
 	out    [][]byte // correlation and payload of messages ZeroMQ has not taken yet, in turn; nil and all of those in one frame
 
 	oneFrame bool // the receiver takes those
@@ -72,15 +71,18 @@ const (
 // begin opens a socket and asks the receiver to attach us.
 func (l *link) begin() {
 	socket, shakes, err := l.ctx.DialFollowed(zmq4.DEALER, l.cfg.endpoint, sock.Options{MaxFrame: wire.MaxResponse + wire.MarkLen, Prepare: prepareDealer})
+	if err == nil {
+		if err = l.poller.Watch(shakes.Socket(), zmq4.POLLIN); err != nil {
+			socket.Close()
+			shakes.Close()
+		}
+	}
 	if err != nil {
 		l.cfg.emit(refused{receiver: l.cfg.receiver, err: err, code: codeUnreachable})
 		return
 	}
-	o := &opening{socket: socket, shakes: shakes, poller: zmq4.NewPoller(), engines: l.cfg.engines}
+	o := &opening{socket: socket, shakes: shakes, engines: l.cfg.engines}
 	o.ctx, o.cancel = context.WithCancel(context.Background())
-	o.poller.Add(l.waker.Socket(), zmq4.POLLIN)
-	o.poller.Add(socket, zmq4.POLLIN)
-	o.poller.Add(shakes.Socket(), zmq4.POLLIN)
 	l.opening = o
 	l.ask()
 }
@@ -355,6 +357,8 @@ func (l *link) drop() {
 	o := l.opening
 	l.opening = nil
 	o.cancel()
+	l.poller.Forget(o.socket)
 	o.socket.Close()
+	l.poller.Forget(o.shakes.Socket())
 	o.shakes.Close()
 }

@@ -37,23 +37,15 @@ func startProxy(t *testing.T) *fakeProxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waker, err := ctx.NewWaker()
-	if err != nil {
-		t.Fatal(err)
-	}
+	poller := testkit.Poller(t, socket, zmq4.POLLIN)
 	p := &fakeProxy{t: t, endpoint: endpoint}
 	p.news = sync.NewCond(&p.mu)
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		defer waker.Close()
 		defer socket.Close()
-		poller := zmq4.NewPoller()
-		poller.Add(socket, zmq4.POLLIN)
-		poller.Add(waker.Socket(), zmq4.POLLIN)
 		for {
-			sock.Wait(poller, -1)
-			waker.Drain()
+			poller.Wait(-1)
 			p.read(socket)
 			select {
 			case <-stop:
@@ -64,7 +56,7 @@ func startProxy(t *testing.T) *fakeProxy {
 	}()
 	t.Cleanup(func() {
 		close(stop)
-		waker.Wake()
+		poller.Wake()
 		<-done
 		ctx.Close()
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/pebbe/zmq4"
@@ -43,8 +44,11 @@ func (c *Context) Monitor(s *zmq4.Socket) (*zmq4.Socket, error) {
 	return c.monitor(s, connectionEvents)
 }
 
+// monitors numbers the inproc endpoints of this process.
+var monitors atomic.Uint64
+
 func (c *Context) monitor(s *zmq4.Socket, events zmq4.Event) (*zmq4.Socket, error) {
-	endpoint := fmt.Sprintf("inproc://monitor-%d", wakers.Add(1))
+	endpoint := fmt.Sprintf("inproc://monitor-%d", monitors.Add(1))
 	if err := uninterrupted(func() error { return s.Monitor(endpoint, events) }); err != nil {
 		return nil, err
 	}

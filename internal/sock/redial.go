@@ -16,15 +16,17 @@ const redialEvery = time.Second
 type Redialed struct {
 	Socket *zmq4.Socket // another after a Tend that says so
 
+	poller     *Poller // of who waits for it
 	dial       func() (*zmq4.Socket, *Handshakes, error)
 	handshakes *Handshakes
 	refused    bool
 	dialed     time.Time
 }
 
-// Redial is a Dial that does not give up.
-func (c *Context) Redial(t zmq4.Type, endpoint string, o Options) (*Redialed, error) {
-	r := &Redialed{dial: func() (*zmq4.Socket, *Handshakes, error) { return c.DialFollowed(t, endpoint, o) }}
+// Redial is a Dial that does not give up. If the poller watches the socket, it
+// forgets it when that is closed.
+func (c *Context) Redial(t zmq4.Type, endpoint string, o Options, poller *Poller) (*Redialed, error) {
+	r := &Redialed{poller: poller, dial: func() (*zmq4.Socket, *Handshakes, error) { return c.DialFollowed(t, endpoint, o) }}
 	return r, r.anew()
 }
 
@@ -62,6 +64,7 @@ func (r *Redialed) Why() error { return r.handshakes.why }
 
 // Close ends it.
 func (r *Redialed) Close() {
+	r.poller.Forget(r.Socket)
 	r.Socket.Close()
 	r.handshakes.Close()
 }

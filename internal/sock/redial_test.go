@@ -13,7 +13,7 @@ func TestRedial(t *testing.T) {
 	server.open(t, server.public)
 	client.open(t, server.public)
 	s, endpoint := server.listen(t, zmq4.PULL, Options{})
-	r, err := client.Redial(zmq4.PUSH, endpoint, Options{Linger: -1})
+	r, err := client.Redial(zmq4.PUSH, endpoint, Options{Linger: -1}, newPoller(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func TestRedialTakesANewKey(t *testing.T) {
 		old.open(t, client.public)
 		s, endpoint := old.listen(t, zmq4.PULL, Options{})
 		client.open(t, old.public+" "+endpoint)
-		r, err := client.Redial(zmq4.PUSH, endpoint, Options{Linger: -1, Prepare: func(s *zmq4.Socket) error { return s.SetImmediate(true) }})
+		r, err := client.Redial(zmq4.PUSH, endpoint, Options{Linger: -1, Prepare: func(s *zmq4.Socket) error { return s.SetImmediate(true) }}, newPoller(t))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,7 +1,7 @@
 // Package sock sets up ZeroMQ sockets, in one place: time-outs, queue sizes,
 // endpoints, and the errors that people see when one cannot be had. It knows
 // nothing of messages. Start at Context.Listen and Context.Dial; a loop reads
-// with Recv, writes with Send, waits with Wait and is woken by a Waker. Who may
+// with Recv, writes with Send, and waits and is woken by a Poller. Who may
 // connect to a Context that has Keys is decided in zap.go.
 //
 // A ZeroMQ socket belongs to one goroutine, from Listen or Dial to Close.
@@ -64,7 +64,7 @@ type Options struct {
 type Context struct {
 	zmq   *zmq4.Context
 	keys  *Keys         // nil: none
-	zap   *Waker        // of who decides who may connect, if somebody does
+	zap   *Poller       // of who decides who may connect, if somebody does
 	files []string      // paths of the ipc endpoints, to be removed
 	stop  func()        // ends what goes on beside the sockets
 	ended chan struct{} // closed by stop
@@ -379,20 +379,4 @@ func plain(err error) error {
 		return ErrUnreachable
 	}
 	return err
-}
-
-// Wait polls for at most d, rounded up to a whole millisecond (ZeroMQ's unit;
-// rounded down it would spin). A negative d waits for ever.
-func Wait(p *zmq4.Poller, d time.Duration) ([]zmq4.Polled, error) {
-	deadline := time.Now().Add(d)
-	for {
-		left := d
-		if d > 0 {
-			left = (max(time.Until(deadline), 0) + time.Millisecond - 1).Truncate(time.Millisecond)
-		}
-		polled, err := p.Poll(left)
-		if !interrupted(err) {
-			return polled, err
-		}
-	}
 }

@@ -8,15 +8,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/pebbe/zmq4"
-	"golang.org/x/sys/unix"
 )
 
 const patience = 30 * time.Second // for what takes milliseconds
@@ -54,10 +50,8 @@ func pair(t *testing.T, c *Context, listen string, o Options) (pull, push *zmq4.
 
 func wait(t *testing.T, s *zmq4.Socket, events zmq4.State) {
 	t.Helper()
-	p := zmq4.NewPoller()
-	p.Add(s, events)
-	polled, err := Wait(p, patience)
-	if err != nil || len(polled) == 0 {
+	ready, err := watching(t, s, events).Wait(patience)
+	if err != nil || !ready {
 		t.Fatalf("socket not ready after %v: %v", patience, err)
 	}
 }
@@ -211,13 +205,12 @@ func TestTooLargeAFrameNeverArrives(t *testing.T) {
 		t.Fatal(err)
 	}
 	// ZeroMQ ends the connection; the sender's socket connects anew.
-	p := zmq4.NewPoller()
-	p.Add(pull, zmq4.POLLIN)
+	p := watching(t, pull, zmq4.POLLIN)
 	for deadline := time.Now().Add(patience); ; {
 		_ = Send(push, []byte("small"))
-		if polled, err := Wait(p, 10*time.Millisecond); err != nil {
+		if ready, err := p.Wait(10 * time.Millisecond); err != nil {
 			t.Fatal(err)
-		} else if len(polled) > 0 {
+		} else if ready {
 			break
 		}
 		if time.Now().After(deadline) {
@@ -272,140 +265,4 @@ func TestCloseIsBounded(t *testing.T) {
 	if took := time.Since(start); took < 40*time.Millisecond || took > patience {
 		t.Errorf("close took %v, want about 50ms", took)
 	}
-}
-
-func TestWaitRoundsUp(t *testing.T) {
-	c := newContext(t)
-	pull, _ := pair(t, c, "tcp://127.0.0.1:*", Options{})
-	p := zmq4.NewPoller()
-	p.Add(pull, zmq4.POLLIN)
-	const wait = 900 * time.Microsecond
-	start := time.Now()
-	if _, err := Wait(p, wait); err != nil {
-		t.Fatal(err)
-	}
-	if took := time.Since(start); took < wait {
-		t.Errorf("waited %v, want %v", took, wait)
-	}
-}
-
-// Signals that keep coming lengthen no wait.
-func TestWaitEndsUnderSignals(t *testing.T) {
-	c := newContext(t)
-	pull, _ := pair(t, c, "tcp://127.0.0.1:*", Options{})
-	p := zmq4.NewPoller()
-	p.Add(pull, zmq4.POLLIN)
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	pid, tid := os.Getpid(), syscall.Gettid()
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for tick := time.NewTicker(5 * time.Millisecond); ; {
-			select {
-			case <-tick.C:
-				_ = unix.Tgkill(pid, tid, syscall.SIGURG)
-			case <-stop:
-				tick.Stop()
-				return
-			}
-		}
-	})
-	start := time.Now()
-	_, err := Wait(p, 100*time.Millisecond)
-	took := time.Since(start)
-	close(stop)
-	wg.Wait()
-	if err != nil || took < 90*time.Millisecond || took > patience {
-		t.Errorf("a wait of 100ms took %v: %v", took, err)
-	}
-}
-
-// Every piece of work that others leave is seen, though wake-ups coalesce.
-func TestWakerLosesNothing(t *testing.T) {
-	c := newContext(t)
-	w, err := c.NewWaker()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Close()
-	const workers, each = 4, 2000
-	var mu sync.Mutex
-	left := 0
-	var wg sync.WaitGroup
-	for range workers {
-		wg.Go(func() {
-			for range each {
-				mu.Lock()
-				left++
-				mu.Unlock()
-				w.Wake()
-			}
-		})
-	}
-	p := zmq4.NewPoller()
-	p.Add(w.Socket(), zmq4.POLLIN)
-	for got := 0; got < workers*each; {
-		polled, err := Wait(p, patience)
-		if err != nil || len(polled) == 0 {
-			t.Fatalf("%d of %d seen, then no wake-up for %v: %v", got, workers*each, patience, err)
-		}
-		w.Drain()
-		mu.Lock()
-		got += left
-		left = 0
-		mu.Unlock()
-	}
-	wg.Wait()
-}
-
-// A Wake that comes while the loop drains is not lost: who waits for an answer
-// before the next Wake would wait for good.
-func TestWakeWhileDraining(t *testing.T) {
-	c := newContext(t)
-	w, err := c.NewWaker()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Close()
-	const askers, each = 4, 5000
-	asked := make(chan chan struct{}, askers)
-	for range askers {
-		go func() {
-			answer := make(chan struct{}, 1)
-			for range each {
-				asked <- answer
-				w.Wake()
-				<-answer
-			}
-		}()
-	}
-	p := zmq4.NewPoller()
-	p.Add(w.Socket(), zmq4.POLLIN)
-	for got := 0; got < askers*each; {
-		polled, err := Wait(p, patience)
-		if err != nil || len(polled) == 0 {
-			t.Fatalf("%d of %d answered, then no wake-up for %v: %v", got, askers*each, patience, err)
-		}
-		w.Drain()
-		for len(asked) > 0 {
-			(<-asked) <- struct{}{}
-			got++
-		}
-	}
-}
-
-// Wake never blocks, even when nobody drains, and does nothing after Close.
-func TestWakeNeverBlocks(t *testing.T) {
-	c := newContext(t)
-	w, err := c.NewWaker()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 10_000 {
-		w.Wake()
-		w.pending.Store(false) // as if drained: each Wake sends
-	}
-	w.Close()
-	w.Wake()
 }

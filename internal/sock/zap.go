@@ -75,34 +75,31 @@ func (c *Context) openZAP() error {
 	if err != nil {
 		return err
 	}
-	waker, err := c.NewWaker()
+	poller, err := NewPoller()
 	if err == nil {
-		if err = uninterrupted(func() error { return rep.Bind(zapEndpoint) }); err != nil {
-			waker.Close()
+		err = errors.Join(poller.Watch(rep, zmq4.POLLIN), uninterrupted(func() error { return rep.Bind(zapEndpoint) }))
+		if err != nil {
+			poller.Close()
 		}
 	}
 	if err != nil {
 		rep.Close()
 		return err
 	}
-	c.zap = waker
-	c.helpers.Go(func() { c.decide(rep, waker) })
+	c.zap = poller
+	c.helpers.Go(func() { c.decide(rep, poller) })
 	return nil
 }
 
 // decide answers ZeroMQ's questions, and cuts off who is not allowed any more.
-func (c *Context) decide(rep *zmq4.Socket, waker *Waker) {
+func (c *Context) decide(rep *zmq4.Socket, poller *Poller) {
 	defer rep.Close()
-	defer waker.Close()
-	poller := zmq4.NewPoller()
-	poller.Add(rep, zmq4.POLLIN)
-	poller.Add(waker.Socket(), zmq4.POLLIN)
+	defer poller.Close()
 	list := c.keys.allow.list.Load()
 	for {
-		if _, err := Wait(poller, lookEvery); err != nil {
+		if _, err := poller.Wait(lookEvery); err != nil {
 			return
 		}
-		waker.Drain()
 		select {
 		case <-c.ended:
 			return

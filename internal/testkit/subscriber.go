@@ -16,7 +16,7 @@ type Subscriber struct {
 	t      *testing.T
 	ctx    *sock.Context
 	socket *zmq4.Socket
-	poller *zmq4.Poller
+	poller *sock.Poller
 }
 
 // Subscribe watches what is published at endpoint, until the test ends.
@@ -26,7 +26,11 @@ func Subscribe(t *testing.T, endpoint string) *Subscriber {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Subscriber{t: t, ctx: ctx, poller: zmq4.NewPoller()}
+	poller, err := sock.NewPoller()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Subscriber{t: t, ctx: ctx, poller: poller}
 	s.socket, err = ctx.Dial(zmq4.SUB, endpoint, sock.Options{
 		MaxFrame: wire.MaxResponse, RecvQueue: 4, Linger: -1,
 		Prepare: func(z *zmq4.Socket) error { return z.SetSubscribe("") },
@@ -34,14 +38,17 @@ func Subscribe(t *testing.T, endpoint string) *Subscriber {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.poller.Add(s.socket, zmq4.POLLIN)
 	t.Cleanup(s.Close)
+	if err := s.poller.Watch(s.socket, zmq4.POLLIN); err != nil {
+		t.Fatal(err)
+	}
 	return s
 }
 
 // Close ends the subscription.
 func (s *Subscriber) Close() {
 	if s.socket != nil {
+		s.poller.Close()
 		s.socket.Close()
 		s.ctx.Close()
 		s.socket = nil
@@ -51,7 +58,7 @@ func (s *Subscriber) Close() {
 // Next is the next message, or nil after d.
 func (s *Subscriber) Next(d time.Duration) wire.Message {
 	s.t.Helper()
-	if _, err := sock.Wait(s.poller, d); err != nil {
+	if _, err := s.poller.Wait(d); err != nil {
 		s.t.Fatal(err)
 	}
 	frames, err := sock.Recv(s.socket, 1)

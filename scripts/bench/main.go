@@ -20,6 +20,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	_ "github.com/pd-tools/pd-tools/internal/slack" // as the programs that it plays have it
 )
 
 // bench is one run.
