@@ -378,6 +378,10 @@ func TestSaturatedAndQuiet(t *testing.T) {
 	for _, s := range waiters {
 		programs = append(programs, s.program)
 	}
+	for _, s := range append(waiters, bored) {
+		s.says("writes by shm")
+	}
+	idle.happens("ready", "done")
 	said := func() (n int) {
 		for _, p := range programs {
 			n += strings.Count(p.stderr(), "\n") + len(p.stdout())

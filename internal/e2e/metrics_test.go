@@ -2,9 +2,7 @@ package e2e
 
 import (
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"regexp"
 	"strings"
 	"sync"
@@ -15,6 +13,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/pd-tools/pd-tools/internal/testkit"
 )
 
 // metricsOf is where a program serves them, as it says on stderr.
@@ -24,20 +24,10 @@ func metricsOf(p *program) string {
 	return regexp.MustCompile(`metrics on (http://\S+)/metrics`).FindStringSubmatch(p.stderr())[1]
 }
 
-func fetch(url string) (int, string, error) {
-	r, err := http.Get(url)
-	if err != nil {
-		return 0, "", err
-	}
-	defer r.Body.Close()
-	body, err := io.ReadAll(r.Body)
-	return r.StatusCode, string(body), err
-}
-
 // scrape reads a program's metrics as Prometheus does.
 func scrape(t *testing.T, base string) map[string]*dto.MetricFamily {
 	t.Helper()
-	code, body, err := fetch(base + "/metrics")
+	code, body, err := testkit.Fetch(base + "/metrics")
 	if err != nil || code != 200 {
 		t.Fatalf("%d %s %v", code, body, err)
 	}
@@ -123,7 +113,7 @@ func TestMetrics(t *testing.T) {
 					return
 				default:
 				}
-				code, body, err := fetch(base + "/metrics")
+				code, body, err := testkit.Fetch(base + "/metrics")
 				parser := expfmt.NewTextParser(model.LegacyValidation)
 				now, parseErr := parser.TextToMetricFamilies(strings.NewReader(body))
 				if err != nil || code != 200 || parseErr != nil {
@@ -167,7 +157,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	for _, base := range programs {
-		if code, body, err := fetch(base + "/healthz"); err != nil || code != 200 {
+		if code, body, err := testkit.Fetch(base + "/healthz"); err != nil || code != 200 {
 			t.Errorf("%d %s %v", code, body, err)
 		}
 	}
@@ -202,7 +192,7 @@ func TestMetricsForAllHosts(t *testing.T) {
 	t.Parallel()
 	p := start(t, nil, "pd-proxy", "--listen", "tcp://127.0.0.1:*", "--metrics", ":*")
 	p.says("warning: other hosts can reach http://[::]:")
-	if code, _, err := fetch(strings.Replace(metricsOf(p), "[::]", "127.0.0.1", 1) + "/healthz"); code != 200 {
+	if code, _, err := testkit.Fetch(strings.Replace(metricsOf(p), "[::]", "127.0.0.1", 1) + "/healthz"); code != 200 {
 		t.Errorf("%d %v", code, err)
 	}
 	p.kill(syscall.SIGTERM)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pd-tools/pd-tools/internal/testkit"
 	"github.com/pd-tools/pd-tools/wire"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestReceiverDrains(t *testing.T) {
 	t.Parallel()
 	r := receive(t, 10, "--shutdown-timeout", "0", "--metrics", "127.0.0.1:*")
-	if code, body, err := fetch(metricsOf(r.program) + "/healthz"); code != 200 || r.stat().Draining {
+	if code, body, err := testkit.Fetch(metricsOf(r.program) + "/healthz"); code != 200 || r.stat().Draining {
 		t.Errorf("before: %d %s, %v", code, body, err)
 	}
 	s, waiting, old := send(t, r), send(t, r), lmcache(t, r)
@@ -37,7 +38,7 @@ func TestReceiverDrains(t *testing.T) {
 		t.Error("what was ready has other bytes while it drains")
 	}
 	r.settles("it says that it drains", func(s snapshot) bool { return len(s.Requests) == 1 && s.Slots.Free == 4 && s.Draining })
-	if code, body, err := fetch(metricsOf(r.program) + "/healthz"); code != 503 || body != "draining\n" {
+	if code, body, err := testkit.Fetch(metricsOf(r.program) + "/healthz"); code != 503 || body != "draining\n" {
 		t.Errorf("while it drains: %d %q, %v", code, body, err)
 	}
 	s.write(batch("half", 6, 3, 3))

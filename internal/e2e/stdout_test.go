@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // Whoever reads stdout may close it early, or its disk may be full.
@@ -42,9 +43,14 @@ func (p *onPipe) head() line {
 	return parse(s)
 }
 
-// endsQuietly checks that a program ends as all do whose stdout is closed.
-func (p *onPipe) endsQuietly() {
+// endsQuietly checks that a program ends as all do whose stdout is closed. If it
+// needs more to say something, more gives it that, again and again: a process
+// that was just forked may have the other end of the pipe a moment longer.
+func (p *onPipe) endsQuietly(more ...func(i int)) {
 	p.t.Helper()
+	for i := 0; len(more) > 0 && !p.within(100*time.Millisecond, func() bool { return p.ended }); i++ {
+		more[0](i)
+	}
 	if code := p.exits(); code != -int(syscall.SIGPIPE) || strings.Contains(p.stderr(), "pipe") {
 		p.t.Errorf("%s ends with %d when its stdout is closed; stderr:\n%s", p.name, code, p.stderr())
 	}
@@ -59,7 +65,7 @@ func TestHeadOfEachOutput(t *testing.T) {
 	r := piped(t, "pd-recv", "--listen", "tcp://127.0.0.1:*", "--buffer-size", "10KiB", "--chunk-size", "1KiB")
 	s := feed(t, "pd-send", "--to", r.head().str("endpoint"))
 	s.write(batch("A", 8, 0, 4))
-	r.endsQuietly()
+	r.endsQuietly(func(i int) { s.write(batch(fmt.Sprint("more", i), 1, 0, 1)) })
 	s.result("A", "failed")
 	s.ends(1)
 
@@ -72,11 +78,9 @@ func TestHeadOfEachOutput(t *testing.T) {
 	if id := proxy.head().str("req_id"); id != "A" {
 		t.Errorf("the first request is %q", id)
 	}
-	one.write(zero("B"))
-	one.endsQuietly() // perhaps before its proxy has heard of B
+	one.endsQuietly(func(i int) { one.stdin.WriteString(zero(fmt.Sprint("B", i))) }) // perhaps before its proxy has heard of one
 	two := feed(t, "pd-send", "--to", nobody, "--proxy", listening(proxy.program))
-	two.write(zero("C"))
-	proxy.endsQuietly()
+	proxy.endsQuietly(func(i int) { two.write(zero(fmt.Sprint("C", i))) })
 	two.kill(syscall.SIGKILL)
 
 	trace := filepath.Join(t.TempDir(), "trace")

@@ -117,17 +117,14 @@ func Watch(keys *sock.Keys, endpoints ...string) (*Watcher, error) {
 	return w, nil
 }
 
-func (s *source) open(w *Watcher) (err error) {
-	s.socket, err = w.ctx.Dial(zmq4.SUB, s.endpoint, sock.Options{
+func (s *source) open(w *Watcher) error {
+	socket, events, err := w.ctx.DialMonitored(zmq4.SUB, s.endpoint, sock.Options{
 		MaxFrame: wire.MaxResponse, RecvQueue: recvQueue, Linger: -1, Prepare: prepareSub,
 	})
 	if err != nil {
 		return err
 	}
-	if s.events, err = w.ctx.Monitor(s.socket); err != nil {
-		return err
-	}
-	s.eventAt = time.Now()
+	s.socket, s.events, s.eventAt = socket, events, time.Now()
 	return errors.Join(w.poller.Watch(s.socket, zmq4.POLLIN), w.poller.Watch(s.events, zmq4.POLLIN))
 }
 

@@ -37,11 +37,19 @@ type Event struct {
 	value int
 }
 
-// Monitor returns a socket that tells what becomes of the connection of s, to
-// be read with RecvEvent, and without delay: ZeroMQ waits for its reader. It
-// belongs to the goroutine that owns s and is to be closed after it.
-func (c *Context) Monitor(s *zmq4.Socket) (*zmq4.Socket, error) {
-	return c.monitor(s, connectionEvents)
+// DialMonitored is Dial, and makes a socket that tells what becomes of the
+// connection, from the first attempt on, to be read with RecvEvent, and without
+// delay: ZeroMQ waits for its reader. It belongs to the same goroutine and is to
+// be closed after the other.
+func (c *Context) DialMonitored(t zmq4.Type, endpoint string, o Options) (s, events *zmq4.Socket, err error) {
+	s, err = c.dial(t, endpoint, o, func(s *zmq4.Socket) (err error) {
+		events, err = c.monitor(s, connectionEvents)
+		return err
+	})
+	if err != nil && events != nil {
+		events.Close()
+	}
+	return s, events, err
 }
 
 // monitors numbers the inproc endpoints of this process.

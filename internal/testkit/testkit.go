@@ -61,21 +61,38 @@ func CPU(t *testing.T) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// Get returns the status and the body.
+// Get is Fetch that succeeds.
 func Get(t *testing.T, url string) (int, string) {
 	t.Helper()
+	code, body, err := Fetch(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return code, body
+}
+
+// Fetch returns the status and the body. A server ends a connection on which it
+// has heard nothing for a while, which may be because the machine held us up: so
+// it is asked more than once.
+func Fetch(url string) (code int, body string, err error) {
+	for range 5 {
+		if code, body, err = fetch(url); err == nil {
+			break
+		}
+	}
+	return code, body, err
+}
+
+func fetch(url string) (int, string, error) {
 	c := http.Client{Timeout: time.Minute}
 	defer c.CloseIdleConnections()
 	r, err := c.Get(url)
 	if err != nil {
-		t.Fatal(err)
+		return 0, "", err
 	}
 	defer r.Body.Close()
 	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r.StatusCode, string(body)
+	return r.StatusCode, string(body), err
 }
 
 // Must returns v and ends the test on an error.
