@@ -113,10 +113,13 @@ func (p *Publisher) bind(endpoint string) (actual string, err error) {
 		// Each new subscriber is told of, not only the first.
 		Prepare: func(s *zmq4.Socket) error { return s.SetXpubVerbose(1) },
 	})
-	if err != nil {
-		return "", err
+	if err == nil {
+		if err = p.poller.Watch(p.socket, zmq4.POLLIN); err != nil {
+			p.socket.Close()
+			p.socket = nil
+		}
 	}
-	return actual, p.poller.Watch(p.socket, zmq4.POLLIN)
+	return actual, err
 }
 
 // reopen throws out all subscribers: there is no other way to be rid of what one
