@@ -5,8 +5,8 @@
 // after 20 µs whenever a program has just gone from idle to busy. A program that
 // waits for one transfer after another does that all the time. On a virtual
 // machine each look takes some 30 µs: the thread had 10% of a core in pd-send and
-// in pd-recv each, and the engine 0.84 of the rate of a loop in C, with the slack
-// 0.95 (tcp over loopback, 1 MiB). Nothing of ours counts in less than
+// in pd-recv each, and the engine 0.875 of the rate of a loop in C, with the slack
+// 0.92 (tcp over loopback, 1 MiB). Nothing of ours counts in less than
 // milliseconds. Events are as prompt as ever: only time-outs are late.
 package slack
 
