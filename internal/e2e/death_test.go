@@ -101,7 +101,7 @@ func firstBatch(t *testing.T, r *receiver) *fed {
 // within its time-out, whatever it was doing.
 func TestReceiverDies(t *testing.T) {
 	t.Parallel()
-	const timeout = 3 * time.Second
+	const timeout = 8 * time.Second // nobody's ends before the receiver is killed
 	r := receive(t, 10)
 	flags := []string{"--timeout", timeout.String()}
 	admitted, waiting, open := send(t, r, flags...), send(t, r, flags...), send(t, r, flags...)

@@ -63,7 +63,7 @@ func zero(id string) string {
 func TestHeadOfEachOutput(t *testing.T) {
 	t.Parallel()
 	r := piped(t, "pd-recv", "--listen", "tcp://127.0.0.1:*", "--buffer-size", "10KiB", "--chunk-size", "1KiB")
-	s := feed(t, "pd-send", "--to", r.head().str("endpoint"))
+	s := feed(t, "pd-send", "--to", r.head().str("endpoint"), "--timeout", "10s")
 	s.write(batch("A", 8, 0, 4))
 	r.endsQuietly(func(i int) { s.write(batch(fmt.Sprint("more", i), 1, 0, 1)) })
 	s.result("A", "failed")

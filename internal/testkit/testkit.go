@@ -41,13 +41,19 @@ func Until(c *sync.Cond, d time.Duration, ok func() bool) bool {
 func Delays(t *testing.T) func() time.Duration {
 	const nap, turns = 10 * time.Millisecond, 5 // a program and those that it waits for each have some
 	var worst atomic.Int64
+	var began atomic.Pointer[time.Time]
+	begin := func() { now := time.Now(); began.Store(&now) }
+	late := func() int64 { return max(worst.Load(), int64(time.Since(*began.Load())-nap)) }
+	begin()
 	go func() {
-		for began := time.Now(); t.Context().Err() == nil; began = time.Now() {
+		for ; t.Context().Err() == nil; begin() {
 			time.Sleep(nap)
-			worst.Store(max(worst.Load(), int64(time.Since(began)-nap)))
+			worst.Store(late())
 		}
 	}()
-	return func() time.Duration { return turns * time.Duration(worst.Load()) }
+	// The nap that goes on counts, too: whoever asks may be the first to run
+	// after all were held up.
+	return func() time.Duration { return turns * time.Duration(late()) }
 }
 
 // CPU is what the process has computed for so far. Unlike time it does not
