@@ -109,14 +109,14 @@ func TestFailureReachesTheProxy(t *testing.T) {
 // come before it takes anybody for silent.
 func TestReceiverStandsStill(t *testing.T) {
 	t.Parallel()
-	r := receive(t, 4, "--lease", "3s")
+	r := receive(t, 4, "--lease", "6s")
 	s := send(t, r)
 	s.write(batch("A", 4, 0, 2))
 	r.settles("the first batch is written", func(s snapshot) bool { return s.Slots.Written == 2 })
 	r.kill(syscall.SIGSTOP)
 	s.write(batch("A", 4, 2, 2))
 	stood := time.Now()
-	eventually(t, "the lease to pass", func() bool { return time.Since(stood) > 5*time.Second })
+	eventually(t, "the lease to pass", func() bool { return time.Since(stood) > 8*time.Second })
 	r.kill(syscall.SIGCONT)
 	s.result("A", "ready")
 	if r.happened("expired", "A") > 0 {
@@ -129,7 +129,7 @@ func TestReceiverStandsStill(t *testing.T) {
 	r.kill(syscall.SIGSTOP)
 	corr := done.ask(done.commitOf("D", slots))
 	stood = time.Now()
-	eventually(t, "the lease to pass", func() bool { return time.Since(stood) > 5*time.Second })
+	eventually(t, "the lease to pass", func() bool { return time.Since(stood) > 8*time.Second })
 	r.kill(syscall.SIGCONT)
 	if resp := done.committed(corr); !resp.Ready || r.happened("expired", "D") > 0 {
 		t.Errorf("what was done in time is answered %+v", resp)
@@ -787,6 +787,7 @@ func TestCommitsOfForeignMemory(t *testing.T) {
 // it is said, and who can be answered is.
 func TestStrayFrames(t *testing.T) {
 	t.Parallel()
+	began := time.Now()
 	r := receive(t, 10, "--sink")
 	proxy, to := proxied(t)
 	s := send(t, r, "--proxy", to)
@@ -838,7 +839,8 @@ func TestStrayFrames(t *testing.T) {
 		if code := p.exits(); code != 0 {
 			t.Errorf("%s ends with %d", p.name, code)
 		}
-		if n := strings.Count(p.stderr(), ": bad "); n != 5 { // and then how many more
+		most := 5 * (1 + int(time.Since(began)/(10*time.Second))) // of a kind in ten seconds, and then how many more
+		if n := strings.Count(p.stderr(), ": bad "); n < 5 || n > most {
 			t.Errorf("%s says %d times that frames are bad: %s", p.name, n, p.stderr())
 		}
 	}
