@@ -73,6 +73,9 @@ type reader struct {
 	entered bool
 }
 
+// ErrToken refuses a token that was withdrawn, or used, or never was.
+var ErrToken = errors.New("the token is not good, or not any more: ask for another")
+
 var errClosed = errors.New("the receiver's memory is closed")
 
 // New opens a door.
@@ -293,7 +296,7 @@ func (d *Door) enter(c net.Conn, k kind, number uint64, secret []byte) error {
 	case k == reading && r != nil && r.secret.equal(secret) && !r.entered && time.Now().Before(r.until):
 		r.entered = true
 	default:
-		return errors.New("the token is not good, or not any more: ask for another")
+		return ErrToken
 	}
 	d.strangers = slices.Delete(d.strangers, i, i+1)
 	return nil

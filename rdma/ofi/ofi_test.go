@@ -580,6 +580,9 @@ func TestAttachFails(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v", err)
 			}
+			if errors.Is(err, rdma.ErrEnded) != (name == "another token") {
+				t.Errorf("over? %v", err)
+			}
 			if errors.Is(err, rdma.ErrUnreachable) != (name == "nobody there" || name == "not our address") {
 				t.Errorf("unreachable? %v", err)
 			}

@@ -121,6 +121,8 @@ func open(conn net.Conn, at rdma.Attachment) (_ *remote, probe access, err error
 		return nil, probe, fmt.Errorf("%w: no welcome from %s: %w", rdma.ErrGone, conn.RemoteAddr(), err)
 	case len(at.Staging) == 0:
 		return nil, probe, errors.New("no staging memory to write from")
+	case m.Error != "" && m.Ended:
+		return nil, probe, fmt.Errorf("the receiver refuses: %s: %w", m.Error, errEnded)
 	case m.Error != "":
 		return nil, probe, fmt.Errorf("the receiver refuses: %s", m.Error)
 	case m.Ended:

@@ -81,9 +81,11 @@ func Serve(buf *buffer.Buffer, _ string, f rdma.Fabric, gone func(rdma.Writer)) 
 	s.door = door.New(door.Config{
 		Listener: l,
 		Magic:    magic,
-		Refuse:   func(c net.Conn, err error) { _ = sendLine(c, message{Error: err.Error()}, sendTimeout) },
-		Serve:    s.serve,
-		Gone:     gone,
+		Refuse: func(c net.Conn, err error) {
+			_ = sendLine(c, message{Error: err.Error(), Ended: errors.Is(err, door.ErrToken)}, sendTimeout)
+		},
+		Serve: s.serve,
+		Gone:  gone,
 	})
 	return s, nil
 }

@@ -85,6 +85,9 @@ func dialOnce(ctx context.Context, id string, hello []byte) (_ *net.UnixConn, er
 	case a.status == otherUser:
 		discard(a)
 		return nil, fmt.Errorf("receiver %q: %s: %w", id, a.text, rdma.ErrUnreachable)
+	case a.status == outdated:
+		discard(a)
+		return nil, fmt.Errorf("receiver %q: %s: %w: %w", id, a.text, rdma.ErrEnded, rdma.ErrGone)
 	case a.status != welcome:
 		discard(a)
 		return nil, fmt.Errorf("receiver %q: %s", id, a.text)

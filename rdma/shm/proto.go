@@ -45,6 +45,7 @@ const (
 	region           // with the descriptor
 	noRegion         // no such region
 	otherUser        // refused, for the other end is another user; text says who
+	outdated         // refused, for the token is not good any more; text says so
 )
 
 // ioTimeout bounds each read and write of the socket but the one that waits for

@@ -85,8 +85,11 @@ func (s *Server) Leave(int) {}
 // refuse tells a connection why it cannot come in.
 func refuse(c net.Conn, why error) {
 	a := answer{status: refused, text: []byte(why.Error()), fd: -1}
-	if errors.Is(why, errOtherUser) {
+	switch {
+	case errors.Is(why, errOtherUser):
 		a.status = otherUser
+	case errors.Is(why, door.ErrToken):
+		a.status = outdated
 	}
 	_ = sendAnswer(c.(*net.UnixConn), a)
 }

@@ -119,7 +119,11 @@ func TestAttachRefused(t *testing.T) {
 		wrong := at
 		wrong.Token = slices.Clone(at.Token)
 		wrong.Token[i] ^= 1
-		testkit.WantError(t, try(wrong), "the token is not good")
+		err := try(wrong)
+		testkit.WantError(t, err, "the token is not good")
+		if !errors.Is(err, rdma.ErrEnded) {
+			t.Errorf("%v: does not say that the grant is over", err)
+		}
 	}
 	short := at
 	short.Token = at.Token[1:]
