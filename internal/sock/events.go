@@ -42,8 +42,15 @@ type Event struct {
 // delay: ZeroMQ waits for its reader. It belongs to the same goroutine and is to
 // be closed after the other.
 func (c *Context) DialMonitored(t zmq4.Type, endpoint string, o Options) (s, events *zmq4.Socket, err error) {
+	return c.dialMonitored(t, endpoint, o, connectionEvents, func(*zmq4.Socket) error { return nil })
+}
+
+// dialMonitored calls before when all but the monitor and the connection is made.
+func (c *Context) dialMonitored(t zmq4.Type, endpoint string, o Options, which zmq4.Event, before func(*zmq4.Socket) error) (s, events *zmq4.Socket, err error) {
 	s, err = c.dial(t, endpoint, o, func(s *zmq4.Socket) (err error) {
-		events, err = c.monitor(s, connectionEvents)
+		if err = before(s); err == nil {
+			events, err = c.monitor(s, which)
+		}
 		return err
 	})
 	if err != nil && events != nil {
@@ -112,18 +119,13 @@ const (
 // the last, for after some that fail ZeroMQ does not try again.
 func (c *Context) DialFollowed(t zmq4.Type, endpoint string, o Options) (*zmq4.Socket, *Handshakes, error) {
 	h := &Handshakes{keys: c.keys, endpoint: endpoint}
-	s, err := c.dial(t, endpoint, o, func(s *zmq4.Socket) (err error) {
+	s, events, err := c.dialMonitored(t, endpoint, o, handshakeEvents, func(s *zmq4.Socket) (err error) {
 		if c.keys != nil {
 			h.key, err = s.GetCurveServerkeyZ85()
 		}
-		if err == nil {
-			h.events, err = c.monitor(s, handshakeEvents)
-		}
 		return err
 	})
-	if err != nil && h.events != nil {
-		h.events.Close()
-	}
+	h.events = events
 	return s, h, err
 }
 

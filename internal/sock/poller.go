@@ -116,10 +116,11 @@ func (p *Poller) Wait(d time.Duration) (ready bool, err error) {
 			p.woken.Swap(false) // not Store: what was done before a Wake is then seen
 			return ready, err
 		}
-		if d >= 0 && !time.Now().Before(end) {
+		now := time.Now()
+		if d >= 0 && !now.Before(end) {
 			return false, nil
 		}
-		if err := p.arm(end); err != nil {
+		if err := p.arm(now, end); err != nil {
 			return false, err
 		}
 		if p.woken.Swap(false) {
@@ -147,8 +148,8 @@ func (p *Poller) look() (ready bool, err error) {
 
 // arm sees to it that sleep ends at end at the latest. An earlier deadline that
 // is still to come stays: to set one costs more than to look once too often.
-func (p *Poller) arm(end time.Time) error {
-	if p.until.Equal(end) || !p.until.IsZero() && (end.IsZero() || p.until.Before(end)) && p.until.After(time.Now()) {
+func (p *Poller) arm(now, end time.Time) error {
+	if p.until.Equal(end) || !p.until.IsZero() && (end.IsZero() || p.until.Before(end)) && p.until.After(now) {
 		return nil
 	}
 	p.until = end

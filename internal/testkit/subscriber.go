@@ -26,11 +26,7 @@ func Subscribe(t *testing.T, endpoint string) *Subscriber {
 	if err != nil {
 		t.Fatal(err)
 	}
-	poller, err := sock.NewPoller()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &Subscriber{t: t, ctx: ctx, poller: poller}
+	s := &Subscriber{t: t, ctx: ctx}
 	s.socket, err = ctx.Dial(zmq4.SUB, endpoint, sock.Options{
 		MaxFrame: wire.MaxResponse, RecvQueue: 4, Linger: -1,
 		Prepare: func(z *zmq4.Socket) error { return z.SetSubscribe("") },
@@ -39,9 +35,7 @@ func Subscribe(t *testing.T, endpoint string) *Subscriber {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	if err := s.poller.Watch(s.socket, zmq4.POLLIN); err != nil {
-		t.Fatal(err)
-	}
+	s.poller = Poller(t, s.socket, zmq4.POLLIN)
 	return s
 }
 
