@@ -13,8 +13,20 @@ const (
 // Pattern fills dst with the bytes of a chunk that has no file: little-endian
 // 64-bit words, word i is FNV-1a(key) + i*patternStep from i = 1, cut to
 // len(dst).
-func Pattern(dst []byte, key string) {
-	w0 := fnv1a(fnvBasis, key)
+func Pattern(dst []byte, key string) { newPattern(key).next(dst) }
+
+// pattern is the bytes of a chunk without a file, from end to end: the word before
+// those to come.
+type pattern uint64
+
+func newPattern(key string) *pattern {
+	p := pattern(fnv1a(fnvBasis, key))
+	return &p
+}
+
+// next fills dst with the bytes to come. All but the last dst are whole words.
+func (p *pattern) next(dst []byte) {
+	w0 := uint64(*p)
 	for len(dst) >= 32 {
 		w1 := w0 + patternStep
 		w2 := w1 + patternStep
@@ -31,6 +43,7 @@ func Pattern(dst []byte, key string) {
 		w0 += patternStep
 		dst = dst[copy(dst, littleEndian(w0)):]
 	}
+	*p = pattern(w0)
 }
 
 // Verify compares data with the pattern of key. Where they differ it returns

@@ -3,6 +3,7 @@ package manifest
 import (
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"os"
@@ -13,30 +14,59 @@ import (
 // without its end mark.
 const maxFileName = 4095
 
-// Fill reads the bytes of c into dst, which is c.Length long. It never waits
-// for a writer: what is no regular file is refused. Safe for concurrent use.
+// sumPart is how many bytes Fill reads and then sums: so few that they are in the
+// processor's own cache still. End to end over loopback that is 3% more than
+// chunks of 1 MiB summed whole.
+const sumPart = 128 << 10
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Fill reads the bytes of c into dst, which is c.Length long, and returns their
+// CRC-32C (Castagnoli). It never waits for a writer: what is no regular file is
+// refused. Safe for concurrent use.
 //
 // The file is opened for each chunk. That costs a microsecond, and keeping it
 // open would send the old bytes of a file that was replaced, or hold the
 // memory of one that was deleted.
-func Fill(dst []byte, c *Chunk) error {
+func Fill(dst []byte, c *Chunk) (sum uint32, err error) {
 	if int64(len(dst)) != c.Length {
-		return fmt.Errorf("chunk %q has %d bytes, room is for %d", clip(c.Key), c.Length, len(dst))
+		return 0, fmt.Errorf("chunk %q has %d bytes, room is for %d", clip(c.Key), c.Length, len(dst))
 	}
-	if c.File == "" {
-		Pattern(dst, c.Key)
-		return nil
+	p := newPattern(c.Key)
+	read := func(part []byte, _ int64) error { p.next(part); return nil }
+	if c.File != "" {
+		f, err := open(c)
+		if err != nil {
+			return 0, err
+		}
+		defer f.Close()
+		read = func(part []byte, at int64) error { return readAt(part, f, c, at) }
 	}
+	for at := 0; at < len(dst); at += sumPart {
+		part := dst[at:min(at+sumPart, len(dst))]
+		if err := read(part, int64(at)); err != nil {
+			return 0, err
+		}
+		sum = crc32.Update(sum, castagnoli, part)
+	}
+	return sum, nil
+}
+
+// open opens the file of c, which has all of its bytes.
+func open(c *Chunk) (*os.File, error) {
 	// Without O_NONBLOCK, opening a FIFO waits for its writer.
 	f, err := os.OpenFile(c.File, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
 	if err != nil {
-		return cannotOpen(c.File, err)
+		return nil, cannotOpen(c.File, err)
 	}
-	defer f.Close()
-	return readRange(dst, f, c)
+	if err := checkFile(f, c); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
-func readRange(dst []byte, f *os.File, c *Chunk) error {
+func checkFile(f *os.File, c *Chunk) error {
 	info, err := f.Stat()
 	switch {
 	case err != nil:
@@ -48,14 +78,20 @@ func readRange(dst []byte, f *os.File, c *Chunk) error {
 	case info.Size()-c.Length < c.Offset:
 		return tooShort(c, info.Size())
 	}
-	n, err := f.ReadAt(dst, c.Offset)
-	switch {
-	case errors.Is(err, io.EOF) && n < len(dst):
-		return tooShort(c, c.Offset+int64(n)) // it shrank meanwhile
-	case err != nil && n < len(dst):
-		return fmt.Errorf("%q at offset %d: %w", c.File, c.Offset+int64(n), err)
-	}
 	return nil
+}
+
+// readAt reads the part of c that begins at byte at.
+func readAt(part []byte, f *os.File, c *Chunk, at int64) error {
+	from := c.Offset + at
+	n, err := f.ReadAt(part, from)
+	switch {
+	case n == len(part):
+		return nil
+	case errors.Is(err, io.EOF):
+		return tooShort(c, from+int64(n)) // it shrank meanwhile
+	}
+	return fmt.Errorf("%q at offset %d: %w", c.File, from+int64(n), err)
 }
 
 func tooShort(c *Chunk, size int64) error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"hash/fnv"
 	"os"
 	"path/filepath"
@@ -47,7 +48,7 @@ func TestFillFromFile(t *testing.T) {
 		{"/dev/zero", 0, 1, "is no regular file (Dc---------)"},
 	} {
 		got := make([]byte, c.length)
-		err := Fill(got, &Chunk{Key: "k", File: c.file, Offset: c.offset, Length: c.length})
+		_, err := Fill(got, &Chunk{Key: "k", File: c.file, Offset: c.offset, Length: c.length})
 		switch {
 		case c.says == "":
 			if err != nil || !bytes.Equal(got, content[c.offset:c.offset+c.length]) {
@@ -59,8 +60,34 @@ func TestFillFromFile(t *testing.T) {
 	}
 }
 
+// A chunk is read and summed in parts: what comes of it does not depend on where they
+// end.
+func TestFillSumsWhatItReads(t *testing.T) {
+	const offset = 77
+	content := slowPattern(offset+3*sumPart, "content")
+	name := filepath.Join(t.TempDir(), "kv.bin")
+	if err := os.WriteFile(name, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int64{1, 7, sumPart - 1, sumPart, sumPart + 1, 2*sumPart + 13, 3 * sumPart} {
+		for _, c := range []struct {
+			Chunk
+			want []byte
+		}{
+			{Chunk{Key: "k", Length: n}, slowPattern(int(n), "k")},
+			{Chunk{Key: "k", Length: n, File: name, Offset: offset}, content[offset : offset+n]},
+		} {
+			got := make([]byte, n)
+			sum, err := Fill(got, &c.Chunk)
+			if err != nil || !bytes.Equal(got, c.want) || sum != crc32.Checksum(c.want, crc32.MakeTable(crc32.Castagnoli)) {
+				t.Errorf("%d bytes of file %q: sum %#x, error %v, right bytes %v", n, c.File, sum, err, bytes.Equal(got, c.want))
+			}
+		}
+	}
+}
+
 func TestFillWantsRoomForTheChunk(t *testing.T) {
-	if err := Fill(make([]byte, 3), &Chunk{Key: "k", Length: 4}); err == nil {
+	if _, err := Fill(make([]byte, 3), &Chunk{Key: "k", Length: 4}); err == nil {
 		t.Error("a chunk of 4 bytes fills 3")
 	}
 }
@@ -77,7 +104,7 @@ func TestFillSeesAFileReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := make([]byte, 3)
-		if err := Fill(got, &Chunk{Key: "k", File: name, Length: 3}); err != nil || string(got) != content {
+		if _, err := Fill(got, &Chunk{Key: "k", File: name, Length: 3}); err != nil || string(got) != content {
 			t.Errorf("got %q, %v, want %q", got, err, content)
 		}
 	}
@@ -99,7 +126,7 @@ func TestFillConcurrently(t *testing.T) {
 			got := make([]byte, 4096)
 			for i := range 50 {
 				part := (worker + i) % 4
-				err := Fill(got, &Chunk{Key: "k", File: name, Offset: int64(part) * 4096, Length: 4096})
+				_, err := Fill(got, &Chunk{Key: "k", File: name, Offset: int64(part) * 4096, Length: 4096})
 				if _, ok := Verify(fmt.Sprint(part), got); err != nil || !ok {
 					t.Errorf("part %d: error %v, right bytes %v", part, err, ok)
 				}
@@ -124,7 +151,7 @@ func TestPatternIsItsDefinition(t *testing.T) {
 	for n := range 200 {
 		key := strings.Repeat("k", n%7)
 		got := make([]byte, n)
-		if err := Fill(got[:n:n], &Chunk{Key: key, Length: int64(n)}); err != nil {
+		if _, err := Fill(got[:n:n], &Chunk{Key: key, Length: int64(n)}); err != nil {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(got, slowPattern(n, key)) {
@@ -186,7 +213,7 @@ func BenchmarkFillFile(b *testing.B) {
 			dst := make([]byte, size)
 			b.SetBytes(size)
 			for b.Loop() {
-				if err := Fill(dst, &Chunk{Key: "k", File: name, Length: size}); err != nil {
+				if _, err := Fill(dst, &Chunk{Key: "k", File: name, Length: size}); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -3,7 +3,6 @@ package sender
 import (
 	"context"
 	"errors"
-	"hash/crc32"
 	"sync/atomic"
 
 	"github.com/pd-tools/pd-tools/internal/manifest"
@@ -39,8 +38,6 @@ const (
 // errAborted is what came of a job that the core called back in time.
 var errAborted = errors.New("called back before the write began")
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // abort calls a job back. It reports false when the write may have begun.
 func (j *job) abort() bool { return j.state.CompareAndSwap(jobReading, jobAborted) }
 
@@ -74,10 +71,9 @@ func (j *job) run(ctx context.Context, memory *buffer, ops []rdma.Op) {
 	slot := memory.take()
 	defer memory.give(slot)
 	local := memory.slot(slot)[:j.chunk.Length]
-	if j.err = manifest.Fill(local, j.chunk); j.err != nil {
+	if j.crc, j.err = manifest.Fill(local, j.chunk); j.err != nil {
 		return
 	}
-	j.crc = crc32.Checksum(local, castagnoli)
 	if !j.state.CompareAndSwap(jobReading, jobWriting) {
 		j.err = errAborted
 		return

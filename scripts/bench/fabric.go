@@ -112,6 +112,11 @@ func (b *bench) fabricEndToEnd(walk int) error {
 		return err
 	}
 	defer recv.stop()
+	pdSend, err := b.pdSend(endpoint, "--engine", ofi.Name)
+	if err != nil {
+		return err
+	}
+	defer pdSend.stop()
 	alone, err := b.fabricPair(walk, e2eChunk)
 	if err != nil {
 		return err
@@ -123,23 +128,25 @@ func (b *bench) fabricEndToEnd(walk int) error {
 	}
 	for _, source := range []struct{ name, file string }{{"files in the page cache", file}, {"patterns", ""}} {
 		row := b.table.row(megabytes, atLeast(0.6), "pd-send to pd-recv by ofi, %d MiB chunks, %s : ofi writes", e2eChunk/mib, source.name)
-		for round := range pick(b, 7, 1) {
+		for round := range 1 + pick(b, 15, 1) {
 			if err := b.ctx.Err(); err != nil {
 				return err
 			}
-			list, prefix := filepath.Join(b.dir, "manifest.jsonl"), fmt.Sprintf("r%d-%s", round, source.name)
-			if err := writeManifest(list, prefix, requests, e2eChunk, source.file, walk); err != nil {
+			t, prefix := transfer{filepath.Join(b.dir, "manifest.jsonl"), requests}, fmt.Sprintf("r%d-%s", round, source.name)
+			if err := writeManifest(t, prefix, e2eChunk, source.file, walk); err != nil {
 				return err
 			}
-			whole := func() (float64, error) { return b.sendBytes(recv, endpoint, list, requests, "--engine", ofi.Name) }
+			whole := func() (float64, error) { return b.sendBytes(recv, pdSend, t) }
 			got, ref, err := inTurn(round, whole, alone.write)
 			if err != nil {
 				return err
 			}
-			if err := b.compareAll(endpoint, list, prefix, requests); err != nil {
+			if err := b.compareAll(endpoint, t, prefix); err != nil {
 				return err
 			}
-			row.add(got, ref)
+			if round > 0 { // the first one warms
+				row.add(got, ref)
+			}
 		}
 		b.say("%v", row)
 	}
@@ -148,12 +155,12 @@ func (b *bench) fabricEndToEnd(walk int) error {
 
 // compareAll has pd-check look at every byte of the requests of a manifest and
 // release them.
-func (b *bench) compareAll(endpoint, list, prefix string, requests int) error {
+func (b *bench) compareAll(endpoint string, t transfer, prefix string) error {
 	var ids strings.Builder
-	for r := range requests {
+	for r := range t.requests {
 		fmt.Fprintln(&ids, requestID(prefix, r))
 	}
-	check := exec.CommandContext(b.ctx, filepath.Join(b.bin, "pd-check"), "--manifest", list, endpoint)
+	check := exec.CommandContext(b.ctx, filepath.Join(b.bin, "pd-check"), "--manifest", t.list, endpoint)
 	check.Stdin = strings.NewReader(ids.String())
 	if out, err := check.CombinedOutput(); err != nil {
 		return fmt.Errorf("pd-check: %w: %s", err, out)

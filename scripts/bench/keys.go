@@ -111,16 +111,20 @@ func (k *keyed) sendPair(pair int) error {
 		return err
 	}
 	defer stop()
-	list := filepath.Join(k.dir, "keys.manifest")
+	var senders [2]*worker
+	for kind, flags := range [2][]string{k.send, nil} {
+		if senders[kind], err = k.pdSend(at[kind], flags...); err != nil {
+			return err
+		}
+		defer senders[kind].stop()
+	}
 	for round := range pick(k.bench, 2, 1) {
-		requests := pick(k.bench, 1000, 10)
-		if err := writeManifest(list, fmt.Sprintf("k%d-%d", pair, round), requests, chunkSize, "", 0); err != nil {
+		t := transfer{filepath.Join(k.dir, "keys.manifest"), pick(k.bench, 1000, 10)}
+		if err := writeManifest(t, fmt.Sprintf("k%d-%d", pair, round), chunkSize, "", 0); err != nil {
 			return err
 		}
 		run := func(kind int) func() (float64, error) {
-			return func() (float64, error) {
-				return k.bench.send(ps[kind], at[kind], list, requests, [2][]string{k.send, nil}[kind]...)
-			}
+			return func() (float64, error) { return k.bench.send(ps[kind], senders[kind], t) }
 		}
 		got, want, err := inTurn(pair+round, run(0), run(1))
 		if err != nil {

@@ -166,7 +166,7 @@ func (c *checker) compare(ctx context.Context, take *wire.TakeResponse, want []m
 			return err
 		}
 		buf := make([]byte, got.Length)
-		if err := manifest.Fill(buf, &want[i]); err != nil {
+		if _, err := manifest.Fill(buf, &want[i]); err != nil {
 			return err
 		}
 		same := bytes.Equal(buf, slot[:got.Length])
