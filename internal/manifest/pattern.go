@@ -13,16 +13,16 @@ const (
 // Pattern fills dst with the bytes of a chunk that has no file: little-endian
 // 64-bit words, word i is FNV-1a(key) + i*patternStep from i = 1, cut to
 // len(dst).
-func Pattern(dst []byte, key string) { newPattern(key).next(dst) }
+func Pattern(dst []byte, key string) {
+	p := newPattern(key)
+	p.next(dst)
+}
 
 // pattern is the bytes of a chunk without a file, from end to end: the word before
 // those to come.
 type pattern uint64
 
-func newPattern(key string) *pattern {
-	p := pattern(fnv1a(fnvBasis, key))
-	return &p
-}
+func newPattern(key string) pattern { return pattern(fnv1a(fnvBasis, key)) }
 
 // next fills dst with the bytes to come. All but the last dst are whole words.
 func (p *pattern) next(dst []byte) {

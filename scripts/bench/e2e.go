@@ -167,7 +167,7 @@ func (b *bench) send(recv *process, pdSend *worker, t transfer) (float64, error)
 	for range t.requests {
 		var end struct{ Status, Reason string }
 		if err := pdSend.hear(&end); err != nil {
-			return 0, fmt.Errorf("pd-send, which has %v: %w", e2eWithin, err)
+			return 0, fmt.Errorf("pd-send, which is ended after %v: %w", e2eWithin, err)
 		}
 		if end.Status != "ready" {
 			return 0, fmt.Errorf("pd-send: a request is %s: %s", end.Status, end.Reason)

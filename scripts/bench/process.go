@@ -156,6 +156,7 @@ type worker struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
 	lines *bufio.Scanner
+	err   bytes.Buffer // what it says beside; told when it fails
 }
 
 func (b *bench) worker(role string) (*worker, error) {
@@ -168,7 +169,7 @@ func (b *bench) worker(role string) (*worker, error) {
 
 func startWorker(name string, args ...string) (w *worker, err error) {
 	w = &worker{cmd: exec.Command(name, args...)}
-	w.cmd.Stderr = os.Stderr
+	w.cmd.Stderr = &w.err
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if w.stdin, err = w.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -199,7 +200,9 @@ func (w *worker) say(line string) error {
 // hear waits for the answer to an order.
 func (w *worker) hear(answer any) error {
 	if !w.lines.Scan() {
-		return fmt.Errorf("%s ended before it answered", strings.Join(w.cmd.Args[1:], " "))
+		w.cmd.Process.Kill() // if it has not ended
+		w.cmd.Wait()
+		return fmt.Errorf("%s ended before it answered: %s", strings.Join(w.cmd.Args, " "), strings.TrimSpace(w.err.String()))
 	}
 	return json.Unmarshal(w.lines.Bytes(), answer)
 }
