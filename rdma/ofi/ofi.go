@@ -84,7 +84,7 @@ func (a access) bytes() []byte {
 
 func parseAccess(b []byte) (access, error) {
 	if len(b) != accessLen {
-		return access{}, fmt.Errorf("access has %d bytes and not %d: the receiver has not opened the slot", len(b), accessLen)
+		return access{}, fmt.Errorf("access has %d bytes and not %d", len(b), accessLen)
 	}
 	return access{binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])}, nil
 }

@@ -471,7 +471,6 @@ func TestBadOps(t *testing.T) {
 		"too much":        {rdma.Op{Local: w.staging[:4097], Access: a}, "slots hold 4096"},
 		"no such slot":    {rdma.Op{Local: w.staging[:1], Slot: 2, Access: a}, "2 slots"},
 		"negative slot":   {rdma.Op{Local: w.staging[:1], Slot: -1, Access: a}, "2 slots"},
-		"no access":       {rdma.Op{Local: w.staging[:1]}, "access has 0 bytes"},
 		"not registered":  {rdma.Op{Local: make([]byte, 1), Access: a}, "not in the staging memory"},
 		"one good, a bad": {rdma.Op{Local: w.staging[:1], Slot: 1, Access: a[1:]}, "access has 15 bytes"},
 	} {
@@ -487,6 +486,22 @@ func TestBadOps(t *testing.T) {
 	}
 	if err := w.put(0, a, 'x', 4096); err != nil {
 		t.Errorf("a bad operation ended the remote: %v", err)
+	}
+}
+
+// Who is given no access has no connection any more at the target, whether or
+// not it has heard: the write says so, and the remote ends.
+func TestNoAccess(t *testing.T) {
+	tg := serve(t, 1, 4096)
+	w := tg.attach(1)
+	if err := w.put(0, nil, 'x', 4096); !errors.Is(err, rdma.ErrGone) {
+		t.Errorf("error %v", err)
+	}
+	if cause := w.ended(); !errors.Is(cause, rdma.ErrGone) {
+		t.Errorf("cause %v", cause)
+	}
+	if !all(tg.buf.Slot(0), 0) {
+		t.Error("something was written")
 	}
 }
 

@@ -22,6 +22,9 @@ var (
 	errRemoteClosed = errors.New("the connection to the receiver is closed")
 	errTargetGone   = fmt.Errorf("the receiver is gone: %w", rdma.ErrGone)
 	errEnded        = fmt.Errorf("%w: %w", rdma.ErrEnded, rdma.ErrGone)
+	// errNotOpened: a target that gives a writer no access has seen its connection
+	// end, or another writer take the slot; this end may not have heard yet.
+	errNotOpened = fmt.Errorf("the receiver has not opened the slot to this sender: %w", rdma.ErrGone)
 )
 
 // remote is the initiator's side.
@@ -253,6 +256,9 @@ func (r *remote) Write(ctx context.Context, ops []rdma.Op) error {
 	list := make([]write, 0, len(ops))
 	for _, op := range ops {
 		a, err := r.check(op)
+		if errors.Is(err, errNotOpened) {
+			go r.broken(err)
+		}
 		if err != nil {
 			return fmt.Errorf("write of %d bytes to slot %d: %w", len(op.Local), op.Slot, err)
 		}
@@ -277,6 +283,9 @@ func (r *remote) check(op rdma.Op) (access, error) {
 		return access{}, fmt.Errorf("there are %d slots, numbered from 0", r.at.Slots)
 	case !within(op.Local, r.at.Staging):
 		return access{}, errors.New("the bytes are not in the staging memory, and so not registered")
+	}
+	if len(op.Access) == 0 {
+		return access{}, errNotOpened
 	}
 	return parseAccess(op.Access)
 }
