@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/pebbe/zmq4"
@@ -33,12 +34,13 @@ type Conn struct {
 	endpoint string
 	ctx      *sock.Context
 	socket   *zmq4.Socket
-	shakes   *sock.Handshakes
+	link     *sock.Connection
 	poller   *sock.Poller
 	calls    chan call
 	closing  chan struct{}
-	done     chan struct{} // closed when the connection is
-	why      error         // it is closed by itself; good once done is closed
+	broke    atomic.Pointer[error] // why its handshakes failed so far
+	done     chan struct{}         // closed when the connection is
+	why      error                 // it is closed by itself; good once done is closed
 }
 
 // call is one question on its way to the goroutine that owns the socket.
@@ -74,11 +76,11 @@ func (c *Conn) open() (err error) {
 	if c.poller, err = sock.NewPoller(); err != nil {
 		return err
 	}
-	c.socket, c.shakes, err = c.ctx.DialFollowed(zmq4.DEALER, c.endpoint, sock.Options{MaxFrame: wire.MaxResponse, Linger: -1})
+	c.socket, c.link, err = c.ctx.DialFollowed(zmq4.DEALER, c.endpoint, sock.Options{MaxFrame: wire.MaxResponse, Linger: -1})
 	if err != nil {
 		return err
 	}
-	return c.poller.Watch(c.shakes.Socket(), zmq4.POLLIN)
+	return c.poller.Watch(c.link.Socket(), zmq4.POLLIN)
 }
 
 func (c *Conn) closeSockets() {
@@ -87,7 +89,7 @@ func (c *Conn) closeSockets() {
 	}
 	if c.socket != nil {
 		c.socket.Close()
-		c.shakes.Close()
+		c.link.Close()
 	}
 	c.ctx.Close()
 }
@@ -180,7 +182,11 @@ func (c *Conn) closed() error {
 
 func (c *Conn) late(ctx context.Context, start time.Time) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("no answer from %s within %v: is pd-recv running there?", c.endpoint, time.Since(start).Truncate(time.Millisecond))
+		within := time.Since(start).Truncate(time.Millisecond)
+		if broke := c.broke.Load(); broke != nil && *broke != nil {
+			return fmt.Errorf("no answer within %v: %w", within, *broke)
+		}
+		return fmt.Errorf("no answer from %s within %v: is pd-recv running there?", c.endpoint, within)
 	}
 	return context.Cause(ctx)
 }
@@ -208,10 +214,13 @@ func (c *Conn) run() {
 			return
 		default:
 		}
-		if c.shakes.Read() {
-			c.why = c.shakes.Why()
+		hopeless := c.link.Read()
+		why := c.link.Why()
+		if hopeless {
+			c.why = why
 			return
 		}
+		c.broke.Store(&why)
 		for unsent = c.collect(unsent); len(unsent) > 0; unsent = unsent[1:] {
 			if err := c.send(last+1, unsent[0].payload); err != nil {
 				break

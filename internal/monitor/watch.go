@@ -66,9 +66,7 @@ type Watcher struct {
 type source struct {
 	endpoint string
 	socket   *zmq4.Socket // SUB; nil if it could not be made
-	events   *zmq4.Socket // what becomes of its connection
-	eventAt  time.Time    // when something last did
-	keys     *sock.Keys
+	link     *sock.Connection
 
 	mu        sync.Mutex
 	snapshot  []byte // the newest, nil once it is read
@@ -106,7 +104,7 @@ func Watch(keys *sock.Keys, endpoints ...string) (*Watcher, error) {
 		return nil, err
 	}
 	for _, endpoint := range endpoints {
-		s := &source{endpoint: endpoint, keys: keys}
+		s := &source{endpoint: endpoint}
 		if err := s.open(w); err != nil {
 			s.state.Err = err.Error()
 			s.close(w)
@@ -118,14 +116,14 @@ func Watch(keys *sock.Keys, endpoints ...string) (*Watcher, error) {
 }
 
 func (s *source) open(w *Watcher) error {
-	socket, events, err := w.ctx.DialMonitored(zmq4.SUB, s.endpoint, sock.Options{
+	socket, link, err := w.ctx.DialFollowed(zmq4.SUB, s.endpoint, sock.Options{
 		MaxFrame: wire.MaxResponse, RecvQueue: recvQueue, Linger: -1, Prepare: prepareSub,
 	})
 	if err != nil {
 		return err
 	}
-	s.socket, s.events, s.eventAt = socket, events, time.Now()
-	return errors.Join(w.poller.Watch(s.socket, zmq4.POLLIN), w.poller.Watch(s.events, zmq4.POLLIN))
+	s.socket, s.link = socket, link
+	return errors.Join(w.poller.Watch(s.socket, zmq4.POLLIN), w.poller.Watch(s.link.Socket(), zmq4.POLLIN))
 }
 
 // redial begins anew.
@@ -147,13 +145,13 @@ func prepareSub(s *zmq4.Socket) error {
 }
 
 func (s *source) close(w *Watcher) {
-	for _, socket := range []*zmq4.Socket{s.socket, s.events} {
-		if socket != nil {
-			w.poller.Forget(socket)
-			socket.Close()
-		}
+	if s.socket != nil {
+		w.poller.Forget(s.socket)
+		w.poller.Forget(s.link.Socket())
+		s.socket.Close()
+		s.link.Close()
 	}
-	s.socket, s.events = nil, nil
+	s.socket, s.link = nil, nil
 }
 
 // Changed gets a value after something has come, or a connection was made or
@@ -210,10 +208,11 @@ func (w *Watcher) turn() error {
 		if s.socket == nil {
 			continue
 		}
-		if err := errors.Join(s.connection(), s.messages()); err != nil {
+		s.connection()
+		if err := s.messages(); err != nil {
 			return err
 		}
-		if !s.connected() && now.Sub(s.eventAt) > redialAfter {
+		if !s.connected() && now.Sub(s.link.Last()) > redialAfter {
 			if err := s.redial(w); err != nil {
 				s.close(w)
 				s.fail(err.Error())
@@ -320,39 +319,19 @@ func (s *source) fail(why string) {
 }
 
 // connection reads what has become of the connection.
-func (s *source) connection() error {
-	for {
-		event, err := sock.RecvEvent(s.events)
-		switch {
-		case errors.Is(err, sock.ErrAgain):
-			return nil
-		case err != nil:
-			return err
-		}
-		s.eventAt = time.Now()
-		s.connectionEvent(event.Kind, s.keys.WhyNot(event, s.endpoint))
-	}
-}
-
-// connectionEvent books one; why is set where keys are the reason of it.
-func (s *source) connectionEvent(event zmq4.Event, why error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if why != nil {
-		s.state.Err, s.state.Connected, s.state.Refused = why.Error(), false, true
+func (s *source) connection() {
+	last := s.link.Last()
+	if s.link.Read(); s.link.Last() == last {
 		return
 	}
-	switch event {
-	case zmq4.EVENT_HANDSHAKE_SUCCEEDED:
-		s.state.Connected, s.state.Retry, s.state.Err, s.state.Refused = true, 0, "", false
-	case zmq4.EVENT_CONNECT_RETRIED:
-		s.state.Connected = false
-		s.state.Retry++
-	default: // the end of a connection, or of the attempt to have one
-		if !s.state.Connected && !s.state.Refused {
-			s.state.Err = "whoever listens there publishes nothing for monitors: give the endpoint of its --monitor"
-		}
-		s.state.Connected = false
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state.Connected, s.state.Retry, s.state.Refused, s.state.Err = s.link.Up(), s.link.Retries(), s.link.Refused(), ""
+	switch why := s.link.Why(); {
+	case errors.Is(why, sock.ErrOther):
+		s.state.Err = fmt.Sprintf("%v: give the endpoint of its --monitor", why)
+	case why != nil:
+		s.state.Err = why.Error()
 	}
 }
 

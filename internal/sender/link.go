@@ -340,8 +340,8 @@ func (l *link) tick() {
 	case o.goneAt != 0 && now-o.goneAt >= lastWords:
 		l.lose(lost{code: codeUnreachable, err: fmt.Errorf("%s: %w", l.cfg.endpoint, cmp.Or(o.cause(), rdma.ErrGone))})
 	case l.cfg.timeout > 0 && o.silentSince != 0 && now-o.silentSince >= l.cfg.timeout:
-		l.lose(lost{code: codeUnreachable, err: fmt.Errorf(
-			"%s has not answered for %v: it is stopped or unreachable", l.cfg.endpoint, l.cfg.timeout)})
+		l.lose(lost{code: codeUnreachable, err: cmp.Or(o.shakes.Why(), fmt.Errorf(
+			"%s has not answered for %v: it is stopped or unreachable", l.cfg.endpoint, l.cfg.timeout))})
 	case o.state == attaching && now-o.asked >= attachRetry:
 		l.ask()
 	case o.state != attaching && now-o.beat >= o.beatEvery:

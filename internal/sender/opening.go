@@ -23,7 +23,7 @@ type opening struct {
 	ctx    context.Context // ends with the session
 	cancel context.CancelFunc
 	socket *zmq4.Socket
-	shakes *sock.Handshakes
+	shakes *sock.Connection
 	out    [][]byte // correlation and payload of messages ZeroMQ has not taken yet, in turn; nil and all of those in one frame
 
 	oneFrame bool // the receiver takes those

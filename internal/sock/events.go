@@ -13,12 +13,9 @@ import (
 )
 
 const (
-	// handshakeEvents say how it is that two peers do not, or do, get on.
-	handshakeEvents = zmq4.EVENT_HANDSHAKE_SUCCEEDED | zmq4.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq4.EVENT_HANDSHAKE_FAILED_PROTOCOL |
-		zmq4.EVENT_HANDSHAKE_FAILED_AUTH
-
 	// connectionEvents are what a connecting socket can tell of its connection.
-	connectionEvents = handshakeEvents | zmq4.EVENT_DISCONNECTED | zmq4.EVENT_CONNECT_RETRIED
+	connectionEvents = zmq4.EVENT_CONNECTED | zmq4.EVENT_CONNECT_RETRIED | zmq4.EVENT_DISCONNECTED | zmq4.EVENT_HANDSHAKE_SUCCEEDED |
+		zmq4.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq4.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq4.EVENT_HANDSHAKE_FAILED_AUTH
 
 	// boundEvents are what a socket with keys tells of those who come.
 	boundEvents = zmq4.EVENT_ACCEPTED | zmq4.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq4.EVENT_HANDSHAKE_FAILED_PROTOCOL |
@@ -31,32 +28,10 @@ const (
 	failedMechanism     = 0x11000002
 )
 
-// Event is what has happened to a connection.
-type Event struct {
-	Kind  zmq4.Event
+// event is what has happened to a connection.
+type event struct {
+	kind  zmq4.Event
 	value int
-}
-
-// DialMonitored is Dial, and makes a socket that tells what becomes of the
-// connection, from the first attempt on, to be read with RecvEvent, and without
-// delay: ZeroMQ waits for its reader. It belongs to the same goroutine and is to
-// be closed after the other.
-func (c *Context) DialMonitored(t zmq4.Type, endpoint string, o Options) (s, events *zmq4.Socket, err error) {
-	return c.dialMonitored(t, endpoint, o, connectionEvents, func(*zmq4.Socket) error { return nil })
-}
-
-// dialMonitored calls before when all but the monitor and the connection is made.
-func (c *Context) dialMonitored(t zmq4.Type, endpoint string, o Options, which zmq4.Event, before func(*zmq4.Socket) error) (s, events *zmq4.Socket, err error) {
-	s, err = c.dial(t, endpoint, o, func(s *zmq4.Socket) (err error) {
-		if err = before(s); err == nil {
-			events, err = c.monitor(s, which)
-		}
-		return err
-	})
-	if err != nil && events != nil {
-		events.Close()
-	}
-	return s, events, err
 }
 
 // monitors numbers the inproc endpoints of this process.
@@ -78,31 +53,41 @@ func (c *Context) monitor(s *zmq4.Socket, events zmq4.Event) (*zmq4.Socket, erro
 	return pair, nil
 }
 
-// RecvEvent reads what has happened to a connection without blocking: ErrAgain
-// when that is nothing.
-func RecvEvent(s *zmq4.Socket) (Event, error) { return recvEvent(s, zmq4.DONTWAIT) }
-
-func recvEvent(s *zmq4.Socket, flags zmq4.Flag) (Event, error) {
+func recvEvent(s *zmq4.Socket, flags zmq4.Flag) (event, error) {
 	frames, err := recv(s, 2, flags, nil)
 	if err != nil {
-		return Event{}, err
+		return event{}, err
 	}
 	if len(frames[0]) < 6 {
-		return Event{}, errors.New("ZeroMQ's event has no number")
+		return event{}, errors.New("ZeroMQ's event has no number")
 	}
-	return Event{zmq4.Event(binary.NativeEndian.Uint16(frames[0])), int(binary.NativeEndian.Uint32(frames[0][2:]))}, nil
+	return event{zmq4.Event(binary.NativeEndian.Uint16(frames[0])), int(binary.NativeEndian.Uint32(frames[0][2:]))}, nil
 }
 
-// Handshakes tell why a connecting socket does not come to terms with its peer.
-// They belong to the goroutine that owns the socket, which reads them often, and
-// are closed after it.
-type Handshakes struct {
+// ErrOther is in the reason why a peer is no peer: what listens there is another
+// kind of endpoint, of ours or of somebody's.
+var ErrOther = errors.New("is an endpoint for something else")
+
+// Connection tells what becomes of a connecting socket's connection, from the
+// first attempt on, and why there is none. It belongs to the goroutine that owns
+// the socket, which reads it without delay, as ZeroMQ waits for its reader, and
+// is closed after that.
+type Connection struct {
 	keys     *Keys
 	endpoint string
 	key      string // the peer's, as the socket has it
 	events   *zmq4.Socket
+	within   time.Duration // how long ZeroMQ lets a handshake take
+
+	last     time.Time
+	up       bool
+	retries  int
 	why      error
-	broken   int // in a row
+	refused  bool // by keys
+	hopeless bool
+	reached  time.Time // when the handshake began; zero: nobody took the last attempt to connect
+	failed   bool      // the handshake has, and the connection ends next
+	broken   int       // in a row
 	since    time.Time
 }
 
@@ -115,83 +100,126 @@ const (
 	brokenFor    = 2 * time.Second
 )
 
-// DialFollowed is Dial, and follows the handshakes from the first on: it may be
-// the last, for after some that fail ZeroMQ does not try again.
-func (c *Context) DialFollowed(t zmq4.Type, endpoint string, o Options) (*zmq4.Socket, *Handshakes, error) {
-	h := &Handshakes{keys: c.keys, endpoint: endpoint}
-	s, events, err := c.dialMonitored(t, endpoint, o, handshakeEvents, func(s *zmq4.Socket) (err error) {
+// DialFollowed is Dial, and follows the connection from the first attempt on: it
+// may be the last, for after some that fail ZeroMQ does not try again.
+func (c *Context) DialFollowed(t zmq4.Type, endpoint string, o Options) (*zmq4.Socket, *Connection, error) {
+	n := &Connection{keys: c.keys, endpoint: endpoint, last: time.Now()}
+	s, err := c.dial(t, endpoint, o, func(s *zmq4.Socket) (err error) {
 		if c.keys != nil {
-			h.key, err = s.GetCurveServerkeyZ85()
+			n.key, err = s.GetCurveServerkeyZ85()
+		}
+		if err == nil {
+			n.within, err = s.GetHandshakeIvl()
+		}
+		if err == nil {
+			n.events, err = c.monitor(s, connectionEvents)
 		}
 		return err
 	})
-	h.events = events
-	return s, h, err
+	if err != nil && n.events != nil {
+		n.events.Close()
+	}
+	return s, n, err
 }
 
 // Socket is to be polled for zmq4.POLLIN.
-func (h *Handshakes) Socket() *zmq4.Socket { return h.events }
+func (n *Connection) Socket() *zmq4.Socket { return n.events }
 
 // Close ends it.
-func (h *Handshakes) Close() { h.events.Close() }
+func (n *Connection) Close() { n.events.Close() }
+
+// Up says whether there is a connection.
+func (n *Connection) Up() bool { return n.up }
+
+// Retries is how many attempts to connect there were since there was a
+// connection.
+func (n *Connection) Retries() int { return n.retries }
 
 // Why is what the last handshake failed by, nil if none has failed since one
-// succeeded.
-func (h *Handshakes) Why() error { return h.why }
+// succeeded, or since nobody listens there. ErrOther may be in it.
+func (n *Connection) Why() error { return n.why }
+
+// Refused says whether the keys of the two are that.
+func (n *Connection) Refused() bool { return n.refused }
 
 // Outdated says whether the allow file has another key by now for the peer than
 // the socket: one made anew would have that.
-func (h *Handshakes) Outdated() bool {
-	if h.keys == nil {
+func (n *Connection) Outdated() bool {
+	if n.keys == nil {
 		return false
 	}
-	key, err := h.keys.server(h.endpoint)
-	return err == nil && key != h.key
+	key, err := n.keys.server(n.endpoint)
+	return err == nil && key != n.key
 }
+
+// Last is when something last happened, at first the dial.
+func (n *Connection) Last() time.Time { return n.last }
 
 // Read takes what has happened. It reports whether the peer will not have us:
 // there is no use in waiting with this socket then, and Why tells what to do.
-func (h *Handshakes) Read() (refused bool) {
+func (n *Connection) Read() (hopeless bool) {
 	for {
-		event, err := RecvEvent(h.events)
+		ev, err := recvEvent(n.events, zmq4.DONTWAIT)
 		if err != nil {
-			return refused
+			return n.hopeless
 		}
-		if event.Kind == zmq4.EVENT_HANDSHAKE_FAILED_NO_DETAIL {
-			if h.broken++; h.broken == 1 {
-				h.since = time.Now()
-			}
-		} else {
-			h.broken = 0
-		}
-		h.why = h.keys.WhyNot(event, h.endpoint)
-		protocol := event.Kind == zmq4.EVENT_HANDSHAKE_FAILED_PROTOCOL
-		if protocol && h.why == nil {
-			h.why = fmt.Errorf("%s is an endpoint for something else (ZeroMQ's error %#x)", h.endpoint, event.value)
-		}
-		refused = protocol || event.Kind == zmq4.EVENT_HANDSHAKE_FAILED_AUTH ||
-			h.keys != nil && h.broken >= enoughBroken && time.Since(h.since) >= brokenFor
-		if h.broken > 0 && h.Outdated() {
-			refused = true
-			h.why = fmt.Errorf("%s has another key by now: that of its line in %s is tried", h.endpoint, h.keys.allow.name)
-		}
+		n.last = time.Now()
+		n.take(ev, n.last)
 	}
 }
 
-// WhyNot says why a connecting socket and its peer do not come to terms, and
-// what to do, where keys are why; else nil.
-func (k *Keys) WhyNot(event Event, endpoint string) error {
-	switch mismatch := event.value == failedMechanism; {
-	case event.Kind == zmq4.EVENT_HANDSHAKE_FAILED_AUTH:
-		return fmt.Errorf("%s refused our key: add the line in %s.pub to the --curve-allow file there", endpoint, k.fileName())
-	case event.Kind == zmq4.EVENT_HANDSHAKE_FAILED_PROTOCOL && mismatch && k == nil:
-		return fmt.Errorf("%s asks for a key: give --curve-key and --curve-allow", endpoint)
-	case event.Kind == zmq4.EVENT_HANDSHAKE_FAILED_PROTOCOL && mismatch:
-		return fmt.Errorf("%s has no keys: start it with --curve-key, or do without them here", endpoint)
-	case event.Kind == zmq4.EVENT_HANDSHAKE_FAILED_NO_DETAIL && k != nil:
-		return fmt.Errorf("%s broke off before it showed the key that we have for it: it has none (start it with --curve-key, or do without them here), or another than its line in %s", endpoint, k.allow.name)
+func (n *Connection) take(ev event, now time.Time) {
+	switch ev.kind {
+	case zmq4.EVENT_CONNECTED:
+		n.reached, n.failed, n.hopeless = now, false, false
+	case zmq4.EVENT_CONNECT_RETRIED:
+		if n.retries++; n.reached.IsZero() {
+			n.why, n.refused, n.broken = nil, false, 0
+		}
+		n.reached = time.Time{}
+	case zmq4.EVENT_HANDSHAKE_SUCCEEDED:
+		n.up, n.retries, n.why, n.refused, n.broken = true, 0, nil, false, 0
+	case zmq4.EVENT_DISCONNECTED:
+		if !n.up && !n.failed { // ZeroMQ's word for a socket of a type that ours does not talk to
+			n.why, n.refused, n.broken, n.hopeless = fmt.Errorf("%s %w", n.endpoint, ErrOther), false, 0, true
+		}
+		n.up = false
+	default:
+		n.up, n.failed = false, true
+		n.fail(ev, now)
 	}
-	return nil
+}
+
+// fail takes a handshake that has failed.
+func (n *Connection) fail(ev event, now time.Time) {
+	n.hopeless, n.refused = true, true
+	broken := n.broken
+	n.broken = 0
+	switch {
+	case ev.kind == zmq4.EVENT_HANDSHAKE_FAILED_AUTH:
+		n.why = fmt.Errorf("%s refused our key: add the line in %s.pub to the --curve-allow file there", n.endpoint, n.keys.fileName())
+	case ev.kind == zmq4.EVENT_HANDSHAKE_FAILED_PROTOCOL && ev.value != failedMechanism:
+		n.why, n.refused = fmt.Errorf("%s %w (ZeroMQ's error %#x)", n.endpoint, ErrOther, ev.value), false
+	case ev.kind == zmq4.EVENT_HANDSHAKE_FAILED_PROTOCOL && n.keys == nil:
+		n.why = fmt.Errorf("%s asks for a key: give --curve-key and --curve-allow", n.endpoint)
+	case ev.kind == zmq4.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+		n.why = fmt.Errorf("%s has no keys: start it with --curve-key, or do without them here", n.endpoint)
+	case now.Sub(n.reached) > n.within*9/10:
+		n.why = fmt.Errorf("%s lets us connect and says nothing: it has stopped, or %w", n.endpoint, ErrOther)
+		n.refused, n.hopeless = false, false
+	case n.keys == nil:
+		n.why = fmt.Errorf("%s broke off before it let us in: it asks for a key (give --curve-key and --curve-allow), or has ended", n.endpoint)
+		n.refused, n.hopeless = false, false
+	default:
+		if n.broken = broken + 1; n.broken == 1 {
+			n.since = now
+		}
+		n.why = fmt.Errorf("%s broke off before it showed the key that we have for it: it has none (start it with --curve-key, or do without them here), or another than its line in %s", n.endpoint, n.keys.allow.name)
+		n.hopeless = n.broken >= enoughBroken && now.Sub(n.since) >= brokenFor
+		if n.Outdated() {
+			n.why, n.hopeless = fmt.Errorf("%s has another key by now: that of its line in %s is tried", n.endpoint, n.keys.allow.name), true
+		}
+	}
 }
 
 func (k *Keys) fileName() string {
@@ -219,13 +247,13 @@ func (c *Context) watchBound(s *zmq4.Socket) error {
 		w := strangers{keys: c.keys, here: map[int]stranger{}}
 		defer func() { w.forget(time.Now()) }()
 		for swept := time.Now(); ; {
-			event, err := recvEvent(events, 0)
+			ev, err := recvEvent(events, 0)
 			switch {
 			case errors.Is(err, ErrAgain):
-			case err != nil || event.Kind == zmq4.EVENT_MONITOR_STOPPED:
+			case err != nil || ev.kind == zmq4.EVENT_MONITOR_STOPPED:
 				return
 			default:
-				w.handle(event, time.Now())
+				w.handle(ev, time.Now())
 			}
 			if now := time.Now(); now.Sub(swept) > handshakeWithin/5 {
 				w.forget(now.Add(-2 * handshakeWithin))
@@ -254,14 +282,14 @@ type stranger struct {
 	came time.Time
 }
 
-func (w *strangers) handle(event Event, now time.Time) {
-	switch event.Kind {
+func (w *strangers) handle(ev event, now time.Time) {
+	switch ev.kind {
 	case zmq4.EVENT_ACCEPTED:
-		w.drop(event.value)
-		w.here[event.value] = w.meet(event.value, now)
+		w.drop(ev.value)
+		w.here[ev.value] = w.meet(ev.value, now)
 	case zmq4.EVENT_HANDSHAKE_FAILED_PROTOCOL:
 		w.kind, w.fault = "broken protocol", "it broke the protocol"
-		switch event.value {
+		switch ev.value {
 		case failedMechanism:
 			w.kind, w.fault = "no key", "it has no key"
 		case failedCryptographic:
@@ -270,7 +298,7 @@ func (w *strangers) handle(event Event, now time.Time) {
 	case zmq4.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
 		w.failed = true
 	case zmq4.EVENT_DISCONNECTED:
-		who, ok := w.here[event.value]
+		who, ok := w.here[ev.value]
 		if !ok {
 			who.copy = -1
 		}
@@ -284,7 +312,7 @@ func (w *strangers) handle(event Event, now time.Time) {
 		if w.fault != "" {
 			w.keys.refuse(w.kind, fmt.Sprintf("refused %s: %s", who.address(), w.fault))
 		}
-		w.drop(event.value)
+		w.drop(ev.value)
 		w.fault, w.failed = "", false
 	}
 }

@@ -17,8 +17,8 @@ type Redialed struct {
 	Socket *zmq4.Socket // another after a Tend that says so
 
 	poller     *Poller // of who waits for it
-	dial       func() (*zmq4.Socket, *Handshakes, error)
-	handshakes *Handshakes
+	dial       func() (*zmq4.Socket, *Connection, error)
+	connection *Connection
 	refused    bool
 	dialed     time.Time
 }
@@ -26,7 +26,7 @@ type Redialed struct {
 // Redial is a Dial that does not give up. If the poller watches the socket, it
 // forgets it when that is closed.
 func (c *Context) Redial(t zmq4.Type, endpoint string, o Options, poller *Poller) (*Redialed, error) {
-	r := &Redialed{poller: poller, dial: func() (*zmq4.Socket, *Handshakes, error) { return c.DialFollowed(t, endpoint, o) }}
+	r := &Redialed{poller: poller, dial: func() (*zmq4.Socket, *Connection, error) { return c.DialFollowed(t, endpoint, o) }}
 	return r, r.anew()
 }
 
@@ -40,31 +40,31 @@ func (r *Redialed) anew() error {
 	if r.Socket != nil {
 		r.Close()
 	}
-	r.Socket, r.handshakes, r.refused = s, h, false
+	r.Socket, r.connection, r.refused = s, h, false
 	return nil
 }
 
 // Tend dials anew if that is due. It reports whether it has.
 func (r *Redialed) Tend() (anew bool) {
-	r.refused = r.handshakes.Read() || r.refused
+	r.refused = r.connection.Read() || r.refused
 	if !r.refused || time.Since(r.dialed) < redialEvery {
 		return false
 	}
-	why := r.handshakes.why
+	why := r.connection.why
 	if err := r.anew(); err != nil {
-		r.handshakes.why = err
+		r.connection.why = err
 		return false
 	}
-	r.handshakes.why = why // until it is known better
+	r.connection.why = why // until it is known better
 	return true
 }
 
 // Why is as of Handshakes.
-func (r *Redialed) Why() error { return r.handshakes.why }
+func (r *Redialed) Why() error { return r.connection.why }
 
 // Close ends it.
 func (r *Redialed) Close() {
 	r.poller.Forget(r.Socket)
 	r.Socket.Close()
-	r.handshakes.Close()
+	r.connection.Close()
 }
