@@ -176,7 +176,7 @@ func send(endpoint, reqID string, chunks []string, spoil uint32) error {
 		}
 		m, err = p.Call(&wire.CommitRequest{
 			ReqID: reqID, Slots: slot.RemoteIndexes, Lengths: []int64{int64(len(chunk))},
-			CRCs: []uint32{crc32.Checksum([]byte(chunk), castagnoli) + spoil}, Epoch: hello.Epoch,
+			CRCs: []uint32{crc32.Checksum([]byte(chunk), crc32.MakeTable(crc32.Castagnoli)) + spoil}, Epoch: hello.Epoch,
 		})
 		if err != nil {
 			return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"os"
 	"os/signal"
@@ -16,12 +15,11 @@ import (
 
 	"github.com/pd-tools/pd-tools/internal/cli"
 	"github.com/pd-tools/pd-tools/internal/client"
+	"github.com/pd-tools/pd-tools/internal/crc32c"
 	"github.com/pd-tools/pd-tools/rdma"
 	"github.com/pd-tools/pd-tools/rdma/shm"
 	"github.com/pd-tools/pd-tools/wire"
 )
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // takeOptions are what the flags say.
 type takeOptions struct {
@@ -205,7 +203,7 @@ func (c *chunks) read(buf []byte, chunk *wire.TakenChunk) ([]byte, error) {
 		return nil, fmt.Errorf("has %d bytes in a slot of %d", chunk.Length, len(slot))
 	}
 	buf = append(buf, slot[:chunk.Length]...)
-	if sum := crc32.Checksum(buf, castagnoli); chunk.HasCRC && sum != chunk.CRC {
+	if sum := crc32c.Update(0, buf); chunk.HasCRC && sum != chunk.CRC {
 		return nil, fmt.Errorf("CRC-32C of slot %d is %08x, its sender said %08x: it did not write what it reported; the request is left as it is, pd-recv drop gives it up", chunk.Slot, sum, chunk.CRC)
 	}
 	return buf, nil

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os/exec"
 	"slices"
+	"strings"
 
+	"github.com/pd-tools/pd-tools/internal/crc32c"
 	"github.com/pd-tools/pd-tools/rdma/engines"
 )
 
@@ -22,14 +24,23 @@ func Programs(dir, at string, packages ...string) error { return build(Race, dir
 // Fast is Programs without the race detector: for what is measured.
 func Fast(dir, at string, packages ...string) error { return build(false, dir, at, packages) }
 
+// tags are those that this test was built with.
+func tags() (tags []string) {
+	if !With("ofi") {
+		tags = append(tags, "noofi")
+	}
+	if !crc32c.ISAL {
+		tags = append(tags, "noisal")
+	}
+	return tags
+}
+
 func build(race bool, dir, at string, packages []string) error {
 	args := []string{"build", "-o", dir}
 	if race {
 		args = append(args, "-race")
 	}
-	if !With("ofi") {
-		args = append(args, "-tags", "noofi")
-	}
+	args = append(args, "-tags", strings.Join(tags(), ","))
 	cmd := exec.Command("go", append(args, packages...)...)
 	cmd.Dir = at
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -3,11 +3,12 @@ package manifest
 import (
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"io/fs"
 	"os"
 	"syscall"
+
+	"github.com/pd-tools/pd-tools/internal/crc32c"
 )
 
 // maxFileName is how many bytes a file name has at most: Linux's PATH_MAX
@@ -19,10 +20,8 @@ const maxFileName = 4095
 // chunks of 1 MiB summed whole, where single runs differ by more.
 const sumPart = 128 << 10
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // Fill reads the bytes of c into dst, which is c.Length long, and returns their
-// CRC-32C (Castagnoli). It never waits for a writer: what is no regular file is
+// CRC-32C. It never waits for a writer: what is no regular file is
 // refused. Safe for concurrent use.
 //
 // The file is opened for each chunk. That costs a microsecond, and keeping it
@@ -49,7 +48,7 @@ func Fill(dst []byte, c *Chunk) (sum uint32, err error) {
 		if err := read(part, int64(at)); err != nil {
 			return 0, err
 		}
-		sum = crc32.Update(sum, castagnoli, part)
+		sum = crc32c.Update(sum, part)
 	}
 	return sum, nil
 }
