@@ -226,14 +226,14 @@ func (l *link) flush() {
 // key that the allow file has by now a new one may.
 func (l *link) unfit() {
 	o := l.opening
-	switch outdated := o.shakes.Outdated(); {
+	switch outdated := o.connection.Outdated(); {
 	case outdated && o.session == nil:
 		l.drop()
 		l.begin()
 	case outdated:
 		l.lose(lost{code: wire.CodeStaleEpoch, err: fmt.Errorf("%s was restarted, with another key: what it had is gone", l.cfg.endpoint)})
 	default:
-		l.lose(lost{err: o.shakes.Why(), code: codeUnreachable})
+		l.lose(lost{err: o.connection.Why(), code: codeUnreachable})
 	}
 }
 
@@ -242,7 +242,7 @@ func (l *link) read() {
 	for o := l.opening; o != nil && o == l.opening; {
 		frames, err := sock.Recv(o.socket, answerFrames)
 		if errors.Is(err, sock.ErrAgain) {
-			if o.shakes.Read() {
+			if o.connection.Read() {
 				l.unfit()
 			}
 			return
@@ -340,7 +340,7 @@ func (l *link) tick() {
 	case o.goneAt != 0 && now-o.goneAt >= lastWords:
 		l.lose(lost{code: codeUnreachable, err: fmt.Errorf("%s: %w", l.cfg.endpoint, cmp.Or(o.cause(), rdma.ErrGone))})
 	case l.cfg.timeout > 0 && o.silentSince != 0 && now-o.silentSince >= l.cfg.timeout:
-		l.lose(lost{code: codeUnreachable, err: cmp.Or(o.shakes.Why(), fmt.Errorf(
+		l.lose(lost{code: codeUnreachable, err: cmp.Or(o.connection.Why(), fmt.Errorf(
 			"%s has not answered for %v: it is stopped or unreachable", l.cfg.endpoint, l.cfg.timeout))})
 	case o.state == attaching && now-o.asked >= attachRetry:
 		l.ask()

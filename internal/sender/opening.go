@@ -19,12 +19,12 @@ import (
 
 // opening is one session, from its first AttachRequest on.
 type opening struct {
-	state  linkState
-	ctx    context.Context // ends with the session
-	cancel context.CancelFunc
-	socket *zmq4.Socket
-	shakes *sock.Connection
-	out    [][]byte // correlation and payload of messages ZeroMQ has not taken yet, in turn; nil and all of those in one frame
+	state      linkState
+	ctx        context.Context // ends with the session
+	cancel     context.CancelFunc
+	socket     *zmq4.Socket
+	connection *sock.Connection
+	out        [][]byte // correlation and payload of messages ZeroMQ has not taken yet, in turn; nil and all of those in one frame
 
 	oneFrame bool // the receiver takes those
 
@@ -70,18 +70,18 @@ const (
 
 // begin opens a socket and asks the receiver to attach us.
 func (l *link) begin() {
-	socket, shakes, err := l.ctx.DialFollowed(zmq4.DEALER, l.cfg.endpoint, sock.Options{MaxFrame: wire.MaxResponse + wire.MarkLen, Prepare: prepareDealer})
+	socket, connection, err := l.ctx.DialFollowed(zmq4.DEALER, l.cfg.endpoint, sock.Options{MaxFrame: wire.MaxResponse + wire.MarkLen, Prepare: prepareDealer})
 	if err == nil {
-		if err = l.poller.Watch(shakes.Socket(), zmq4.POLLIN); err != nil {
+		if err = l.poller.Watch(connection.Socket(), zmq4.POLLIN); err != nil {
 			socket.Close()
-			shakes.Close()
+			connection.Close()
 		}
 	}
 	if err != nil {
 		l.cfg.emit(refused{receiver: l.cfg.receiver, err: err, code: codeUnreachable})
 		return
 	}
-	o := &opening{socket: socket, shakes: shakes, engines: l.cfg.engines}
+	o := &opening{socket: socket, connection: connection, engines: l.cfg.engines}
 	o.ctx, o.cancel = context.WithCancel(context.Background())
 	l.opening = o
 	l.ask()
@@ -359,6 +359,6 @@ func (l *link) drop() {
 	o.cancel()
 	l.poller.Forget(o.socket)
 	o.socket.Close()
-	l.poller.Forget(o.shakes.Socket())
-	o.shakes.Close()
+	l.poller.Forget(o.connection.Socket())
+	o.connection.Close()
 }
