@@ -76,7 +76,7 @@ func (c *Conn) open() (err error) {
 	if c.poller, err = sock.NewPoller(); err != nil {
 		return err
 	}
-	c.socket, c.link, err = c.ctx.DialFollowed(zmq4.DEALER, c.endpoint, sock.Options{MaxFrame: wire.MaxResponse, Linger: -1})
+	c.socket, c.link, err = c.ctx.DialFollowed(zmq4.DEALER, c.endpoint, sock.Options{MaxFrame: wire.MaxResponse, Linger: -1, Meant: "a pd-recv's --listen"})
 	if err != nil {
 		return err
 	}

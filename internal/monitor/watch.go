@@ -117,7 +117,7 @@ func Watch(keys *sock.Keys, endpoints ...string) (*Watcher, error) {
 
 func (s *source) open(w *Watcher) error {
 	socket, link, err := w.ctx.DialFollowed(zmq4.SUB, s.endpoint, sock.Options{
-		MaxFrame: wire.MaxResponse, RecvQueue: recvQueue, Linger: -1, Prepare: prepareSub,
+		MaxFrame: wire.MaxResponse, RecvQueue: recvQueue, Linger: -1, Meant: "a --monitor", Prepare: prepareSub,
 	})
 	if err != nil {
 		return err
@@ -327,10 +327,7 @@ func (s *source) connection() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state.Connected, s.state.Retry, s.state.Refused, s.state.Err = s.link.Up(), s.link.Retries(), s.link.Refused(), ""
-	switch why := s.link.Why(); {
-	case errors.Is(why, sock.ErrOther):
-		s.state.Err = fmt.Sprintf("%v: give the endpoint of its --monitor", why)
-	case why != nil:
+	if why := s.link.Why(); why != nil {
 		s.state.Err = why.Error()
 	}
 }

@@ -37,7 +37,7 @@ func newNotifier(ctx *sock.Context, endpoint string, warn func(kind, text string
 	if err != nil {
 		return nil, err
 	}
-	line, err := ctx.Redial(zmq4.PUSH, endpoint, sock.Options{Prepare: func(s *zmq4.Socket) error {
+	line, err := ctx.Redial(zmq4.PUSH, endpoint, sock.Options{Meant: "a pd-proxy's --listen", Prepare: func(s *zmq4.Socket) error {
 		// Only a live connection takes a message: without one it would wait in
 		// ZeroMQ, unseen.
 		return s.SetImmediate(true)

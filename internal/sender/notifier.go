@@ -67,7 +67,7 @@ func newNotifier(ctx *sock.Context, endpoint string, timeout time.Duration, cloc
 	if err != nil {
 		return nil, err
 	}
-	line, err := ctx.Redial(zmq4.PUSH, endpoint, sock.Options{Prepare: func(s *zmq4.Socket) error {
+	line, err := ctx.Redial(zmq4.PUSH, endpoint, sock.Options{Meant: "a pd-proxy's --listen", Prepare: func(s *zmq4.Socket) error {
 		return errors.Join(s.SetImmediate(true), s.SetReconnectIvl(redialMin), s.SetReconnectIvlMax(redialMax))
 	}}, poller)
 	if err != nil {

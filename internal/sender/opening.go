@@ -70,7 +70,9 @@ const (
 
 // begin opens a socket and asks the receiver to attach us.
 func (l *link) begin() {
-	socket, connection, err := l.ctx.DialFollowed(zmq4.DEALER, l.cfg.endpoint, sock.Options{MaxFrame: wire.MaxResponse + wire.MarkLen, Prepare: prepareDealer})
+	socket, connection, err := l.ctx.DialFollowed(zmq4.DEALER, l.cfg.endpoint, sock.Options{
+		MaxFrame: wire.MaxResponse + wire.MarkLen, Meant: "a pd-recv's --listen", Prepare: prepareDealer,
+	})
 	if err == nil {
 		if err = l.poller.Watch(connection.Socket(), zmq4.POLLIN); err != nil {
 			socket.Close()

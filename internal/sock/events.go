@@ -64,10 +64,6 @@ func recvEvent(s *zmq4.Socket, flags zmq4.Flag) (event, error) {
 	return event{zmq4.Event(binary.NativeEndian.Uint16(frames[0])), int(binary.NativeEndian.Uint32(frames[0][2:]))}, nil
 }
 
-// ErrOther is in the reason why a peer is no peer: what listens there is another
-// kind of endpoint, of ours or of somebody's.
-var ErrOther = errors.New("is an endpoint for something else")
-
 // Connection tells what becomes of a connecting socket's connection, from the
 // first attempt on, and why there is none. It belongs to the goroutine that owns
 // the socket, which reads it without delay, as ZeroMQ waits for its reader, and
@@ -75,6 +71,7 @@ var ErrOther = errors.New("is an endpoint for something else")
 type Connection struct {
 	keys     *Keys
 	endpoint string
+	meant    string
 	key      string // the peer's, as the socket has it
 	events   *zmq4.Socket
 	within   time.Duration // how long ZeroMQ lets a handshake take
@@ -103,7 +100,7 @@ const (
 // DialFollowed is Dial, and follows the connection from the first attempt on: it
 // may be the last, for after some that fail ZeroMQ does not try again.
 func (c *Context) DialFollowed(t zmq4.Type, endpoint string, o Options) (*zmq4.Socket, *Connection, error) {
-	n := &Connection{keys: c.keys, endpoint: endpoint, last: time.Now()}
+	n := &Connection{keys: c.keys, endpoint: endpoint, meant: o.Meant, last: time.Now()}
 	s, err := c.dial(t, endpoint, o, func(s *zmq4.Socket) (err error) {
 		if c.keys != nil {
 			n.key, err = s.GetCurveServerkeyZ85()
@@ -136,7 +133,7 @@ func (n *Connection) Up() bool { return n.up }
 func (n *Connection) Retries() int { return n.retries }
 
 // Why is what the last handshake failed by, nil if none has failed since one
-// succeeded, or since nobody listens there. ErrOther may be in it.
+// succeeded, or since nobody listens there.
 func (n *Connection) Why() error { return n.why }
 
 // Refused says whether the keys of the two are that.
@@ -181,7 +178,7 @@ func (n *Connection) take(ev event, now time.Time) {
 		n.up, n.retries, n.why, n.refused, n.broken = true, 0, nil, false, 0
 	case zmq4.EVENT_DISCONNECTED:
 		if !n.up && !n.failed { // ZeroMQ's word for a socket of a type that ours does not talk to
-			n.why, n.refused, n.broken, n.hopeless = fmt.Errorf("%s %w", n.endpoint, ErrOther), false, 0, true
+			n.why, n.refused, n.broken, n.hopeless = fmt.Errorf("%s is an endpoint for something else: give that of %s", n.endpoint, n.meant), false, 0, true
 		}
 		n.up = false
 	default:
@@ -199,13 +196,13 @@ func (n *Connection) fail(ev event, now time.Time) {
 	case ev.kind == zmq4.EVENT_HANDSHAKE_FAILED_AUTH:
 		n.why = fmt.Errorf("%s refused our key: add the line in %s.pub to the --curve-allow file there", n.endpoint, n.keys.fileName())
 	case ev.kind == zmq4.EVENT_HANDSHAKE_FAILED_PROTOCOL && ev.value != failedMechanism:
-		n.why, n.refused = fmt.Errorf("%s %w (ZeroMQ's error %#x)", n.endpoint, ErrOther, ev.value), false
+		n.why, n.refused = fmt.Errorf("%s is an endpoint for something else (ZeroMQ's error %#x): give that of %s", n.endpoint, ev.value, n.meant), false
 	case ev.kind == zmq4.EVENT_HANDSHAKE_FAILED_PROTOCOL && n.keys == nil:
 		n.why = fmt.Errorf("%s asks for a key: give --curve-key and --curve-allow", n.endpoint)
 	case ev.kind == zmq4.EVENT_HANDSHAKE_FAILED_PROTOCOL:
 		n.why = fmt.Errorf("%s has no keys: start it with --curve-key, or do without them here", n.endpoint)
 	case now.Sub(n.reached) > n.within*9/10:
-		n.why = fmt.Errorf("%s lets us connect and says nothing: it has stopped, or %w", n.endpoint, ErrOther)
+		n.why = fmt.Errorf("%s lets us connect and says nothing: it has stopped, or is no endpoint of %s", n.endpoint, n.meant)
 		n.refused, n.hopeless = false, false
 	case n.keys == nil:
 		n.why = fmt.Errorf("%s broke off before it let us in: it asks for a key (give --curve-key and --curve-allow), or has ended", n.endpoint)

@@ -55,6 +55,7 @@ type Options struct {
 	RecvQueue int           // messages ZeroMQ keeps unread, a peer
 	SendQueue int           // messages ZeroMQ keeps unsent, a peer
 	Linger    time.Duration // how long Context.Close waits for unsent messages; negative: not at all
+	Meant     string        // where a followed connection should lead, for people: "a pd-recv's --listen"
 	// Prepare, if any, sets further options before the socket is bound or
 	// connected: identity, subscriptions, ROUTER_MANDATORY.
 	Prepare func(*zmq4.Socket) error
