@@ -231,6 +231,16 @@ func (c *core) makeRoom() {
 	}
 }
 
+// unfinished says whether lines are missing of what was read.
+func (c *core) unfinished() bool {
+	for _, req := range c.reqs {
+		if !req.lastRead {
+			return true
+		}
+	}
+	return false
+}
+
 // closeInput notes that no more lines come and cancels what they leave
 // unfinished.
 func (c *core) closeInput(now time.Duration) {

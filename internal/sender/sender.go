@@ -214,6 +214,11 @@ func (r *run) connect() (err error) {
 	return nil
 }
 
+// endSettles is for how long an end of the input that leaves requests unfinished
+// may be the work of a signal that is on its way to us: one for the whole pipeline
+// ends the program before us, too, and it is the signal that stops us then.
+const endSettles = 25 * time.Millisecond
+
 // loop runs until all is done, or the time to end has come.
 func (r *run) loop(ctx context.Context) {
 	reading, stopReading := context.WithCancel(ctx)
@@ -224,7 +229,7 @@ func (r *run) loop(ctx context.Context) {
 	timer := time.NewTimer(tickEvery)
 	defer timer.Stop()
 	stop := ctx.Done()
-	var progress, grace <-chan time.Time
+	var progress, grace, ending <-chan time.Time
 	if r.cfg.Progress != nil {
 		ticker := time.NewTicker(r.cfg.ProgressEvery)
 		defer ticker.Stop()
@@ -238,13 +243,19 @@ func (r *run) loop(ctx context.Context) {
 		timer.Reset(r.nextTick())
 		select {
 		case in, more := <-lines:
-			r.take(in, more)
+			if more || !r.core.unfinished() {
+				r.take(in, more)
+				break
+			}
+			source, ending = nil, time.After(endSettles)
+		case <-ending:
+			r.core.closeInput(r.clock.now())
 		case <-r.kick:
 		case <-timer.C:
 		case <-progress:
 			r.cfg.Progress(r.progress())
 		case <-stop:
-			stop = nil
+			stop, ending = nil, nil
 			r.core.interrupt(r.clock.now(), reason(ctx))
 			if d := r.cfg.ShutdownTimeout; d > 0 {
 				r.deadline = r.clock.now() + share(d, closeShare)

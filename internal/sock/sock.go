@@ -181,7 +181,9 @@ func (c *Context) dial(t zmq4.Type, endpoint string, o Options, before func(*zmq
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to %s: %w", endpoint, err)
 	}
-	if err = c.identify(s, endpoint); err == nil {
+	// With a domain ZeroMQ refuses peers of its protocol before version 3, as which
+	// it would take whoever does not speak it at all, and lose messages to him.
+	if err = errors.Join(s.SetZapDomain("pd-tools"), c.identify(s, endpoint)); err == nil {
 		err = before(s)
 	}
 	if err == nil {
