@@ -266,8 +266,8 @@ func (r *Receiver) pass(gone []rdma.Writer) {
 	for _, ev := range r.revoker.results.take() {
 		r.step(ev)
 	}
-	for _, id := range r.sink.due(time.Now()) {
-		r.step(reservation.Release{Conn: sinkConn, ReqID: id})
+	for _, e := range r.sink.due(time.Now()) {
+		r.step(reservation.Release{Conn: sinkConn, ReqID: e.reqID, Tag: e})
 	}
 	r.step(reservation.Tick{})
 	r.out.flush(r.now)
@@ -468,10 +468,13 @@ func (r *Receiver) applyOne(ev reservation.Event) (failed reservation.Event) {
 // answer sends one answer of the core's; unopened are slots that it may tell of
 // and that could not be opened.
 func (r *Receiver) answer(a reservation.Answer, unopened map[reservation.Door]error) {
-	env, ok := a.Tag.(*envelope)
-	if !ok {
-		return // the sink's
+	if e, ok := a.Tag.(*sinkEntry); ok {
+		if m, ok := a.Msg.(*wire.ReleaseResponse); ok && m.Code == wire.CodeTaken {
+			r.sink.taken(e, r.now)
+		}
+		return
 	}
+	env := a.Tag.(*envelope)
 	if m, ok := a.Msg.(*wire.AllocResponse); ok && (unopened != nil || len(r.access.open) > 0) {
 		if g, ok := r.writers.bySender[env.sender]; ok {
 			if !r.access.give(g.writer, m, unopened) {
