@@ -73,7 +73,7 @@ func Main(app *urfave.App) int {
 // package; app.UsageText holds the forms of a call and app.Description what
 // --help says at its end.
 func Run(app *urfave.App, args []string, stdout, stderr io.Writer) int {
-	prepare(app, stdout, stderr)
+	prepare(app, args, stdout, stderr)
 	err := app.RunContext(context.Background(), args)
 	var usage *usageError
 	var signal *SignalError
@@ -101,7 +101,7 @@ func commandOf(app *urfave.App, args []string) string {
 	return app.Name
 }
 
-func prepare(app *urfave.App, stdout, stderr io.Writer) {
+func prepare(app *urfave.App, args []string, stdout, stderr io.Writer) {
 	app.Writer, app.ErrWriter = stdout, stderr
 	app.HideHelp, app.HideHelpCommand, app.HideVersion = true, true, true
 	app.EnableBashCompletion = true
@@ -110,7 +110,7 @@ func prepare(app *urfave.App, stdout, stderr io.Writer) {
 	if app.Version == "" {
 		app.Version = version()
 	}
-	own := &ownFlags{}
+	own := &ownFlags{args: args}
 	rootFlags := app.Flags
 	app.Flags = append(own.root(), app.Flags...)
 	nameVariables(app.Name, app.Flags)
@@ -196,6 +196,7 @@ func dashed(name string) string {
 
 // ownFlags are those that every program has.
 type ownFlags struct {
+	args          []string // all that the program was called with
 	help, version bool
 	completion    string
 }
@@ -231,15 +232,23 @@ func (o *ownFlags) run(c *urfave.Context, foreign, flags []urfave.Flag, help fun
 			return err
 		}
 	}
-	for i, arg := range c.Args().Slice() {
-		if len(arg) > 1 && arg[0] == '-' {
-			if i == 0 {
-				return Usagef("argument %q begins with a dash: write ./%s for a file of that name", arg, arg)
-			}
-			return Usagef("flag %q stands behind an argument: flags come first", arg)
+	rest := c.Args().Slice()
+	ended := count(o.args, "--") > count(rest, "--") // urfave has taken the one before them out
+	for _, arg := range rest {
+		if len(arg) > 1 && arg[0] == '-' && !ended {
+			return Usagef("flag %q stands behind an argument: flags come first; if it is none, write -- before the first argument", arg)
 		}
 	}
 	return action(c)
+}
+
+func count(list []string, item string) (n int) {
+	for _, s := range list {
+		if s == item {
+			n++
+		}
+	}
+	return n
 }
 
 // Args returns the arguments that are left behind the flags: exactly one for

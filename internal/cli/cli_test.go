@@ -98,12 +98,13 @@ func TestWrongUsage(t *testing.T) {
 		{args: "serve nope", want: `unexpected argument "nope"`, try: " serve"},
 		{args: "nope", want: `unknown command "nope": have serve, take, fail, sigint, sigterm`},
 		{args: "help", want: `unknown command "help": have serve, take, fail, sigint, sigterm`},
-		{args: "nope --json", want: `flag "--json" stands behind an argument: flags come first`},
+		{args: "nope --json", want: `flag "--json" stands behind an argument: flags come first; if it is none, write -- before the first argument`},
 		{args: "take", want: "missing ENDPOINT and REQ_ID", try: " take"},
 		{args: "take tcp://127.0.0.1:1", want: "missing REQ_ID", try: " take"},
 		{args: "take a b c", want: `unexpected argument "c"`, try: " take"},
-		{args: "take a b --keep", want: `flag "--keep" stands behind an argument: flags come first`, try: " take"},
-		{args: "take -- -a b", want: `argument "-a" begins with a dash: write ./-a for a file of that name`, try: " take"},
+		{args: "take a b --keep", want: `flag "--keep" stands behind an argument: flags come first; if it is none, write -- before the first argument`, try: " take"},
+		{args: "take a -- -b", want: `flag "--" stands behind an argument: flags come first; if it is none, write -- before the first argument`, try: " take"},
+		{args: "take -- -a -b -c", want: `unexpected argument "-c"`, try: " take"},
 		{args: "take --nope a b", want: "unknown flag --nope", try: " take"},
 		{args: "--lease 1s take a b", want: "--lease is no flag of pd-test take", try: " take"},
 		{args: "--lease 1s serve --lease 2s", want: `--lease "2s" is given twice`, try: " serve"},
@@ -182,6 +183,10 @@ func TestFlagsBeforeAndAfterTheCommand(t *testing.T) {
 	cfg, code, _, stderr := run(t, "--lease", "1s", "serve", "--chunk-size", "2KiB")
 	if code != ExitOK || cfg.lease != time.Second || cfg.size != 2048 {
 		t.Errorf("exit %d, %s%+v", code, stderr, cfg)
+	}
+	cfg, code, _, _ = run(t, "take", "--keep", "--", "a", "-b")
+	if code != ExitOK || !cfg.keep || strings.Join(cfg.args, " ") != "a -b" {
+		t.Errorf("exit %d, keep %v, args %q", code, cfg.keep, cfg.args)
 	}
 	cfg, code, _, _ = run(t, "take", "--keep", "a", "b")
 	if code != ExitOK || cfg.ran != "take" || !cfg.keep || strings.Join(cfg.args, " ") != "a b" {

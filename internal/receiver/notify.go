@@ -1,6 +1,7 @@
 package receiver
 
 import (
+	"cmp"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -21,15 +22,20 @@ const notifyIdle = time.Second
 // notifyRetry is how long one wait for a connection that takes a message lasts.
 const notifyRetry = 100 * time.Millisecond
 
+// notifyWaits is after how long a message that no connection takes is told of.
+const notifyWaits = 2 * time.Second
+
 // notifier tells the proxy which requests expired. Its goroutine owns the
 // socket.
 type notifier struct {
-	queue   chan []byte
-	warn    func(kind, text string)
-	line    *sock.Redialed
-	poller  *sock.Poller
-	done    chan struct{}
-	closing atomic.Int64 // unix nanoseconds at which to give up; 0: not closing
+	queue    chan []byte
+	warn     func(kind, text string)
+	told     string // what was warned of last, while it is so
+	endpoint string
+	line     *sock.Redialed
+	poller   *sock.Poller
+	done     chan struct{}
+	closing  atomic.Int64 // unix nanoseconds at which to give up; 0: not closing
 }
 
 func newNotifier(ctx *sock.Context, endpoint string, warn func(kind, text string)) (*notifier, error) {
@@ -47,11 +53,12 @@ func newNotifier(ctx *sock.Context, endpoint string, warn func(kind, text string
 		return nil, err
 	}
 	n := &notifier{
-		queue:  make(chan []byte, notifyQueue),
-		warn:   warn,
-		line:   line,
-		poller: poller,
-		done:   make(chan struct{}),
+		queue:    make(chan []byte, notifyQueue),
+		warn:     warn,
+		endpoint: endpoint,
+		line:     line,
+		poller:   poller,
+		done:     make(chan struct{}),
 	}
 	go n.work()
 	return n, nil
@@ -84,28 +91,40 @@ func (n *notifier) work() {
 		}
 	}
 	if lost > 0 {
-		n.warn("proxy", fmt.Sprintf("%d notifications were not delivered to the proxy", lost))
+		n.warn("proxy", fmt.Sprintf("%d notifications were not delivered to the proxy at %s", lost, n.endpoint))
 	}
 }
 
 // tend sees whether the proxy refuses us, and tries again then.
 func (n *notifier) tend() {
 	if n.line.Tend() {
-		n.warn("proxy", fmt.Sprintf("the proxy is not told what expires: %v", n.line.Why()))
+		n.tell(n.line.Why())
+	}
+}
+
+// tell says, once, why the proxy is not told.
+func (n *notifier) tell(why error) {
+	if text := fmt.Sprintf("the proxy is not told what expires: %v", why); text != n.told {
+		n.told = text
+		n.warn("proxy", text)
 	}
 }
 
 // send tries until a connection takes the message or time is up at the end.
 func (n *notifier) send(msg []byte) bool {
-	for {
+	for since := time.Now(); ; {
 		end := n.closing.Load()
 		if end != 0 && time.Now().UnixNano() >= end {
 			return false
 		}
 		if sock.Send(n.line.Socket, msg) == nil {
+			n.told = ""
 			return true
 		}
 		n.tend()
+		if time.Since(since) > notifyWaits {
+			n.tell(cmp.Or(n.line.Why(), fmt.Errorf("nobody takes it at %s: is pd-proxy running there?", n.endpoint)))
+		}
 		if err := n.poller.Watch(n.line.Socket, zmq4.POLLOUT); err != nil {
 			return false
 		}

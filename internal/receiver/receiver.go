@@ -474,7 +474,10 @@ func (r *Receiver) answer(a reservation.Answer, unopened map[reservation.Door]er
 		}
 		return
 	}
-	env := a.Tag.(*envelope)
+	env, ok := a.Tag.(*envelope)
+	if !ok {
+		return // nobody waits for it
+	}
 	if m, ok := a.Msg.(*wire.AllocResponse); ok && (unopened != nil || len(r.access.open) > 0) {
 		if g, ok := r.writers.bySender[env.sender]; ok {
 			if !r.access.give(g.writer, m, unopened) {

@@ -205,7 +205,7 @@ func (n *Connection) fail(ev event, now time.Time) {
 		n.why = fmt.Errorf("%s lets us connect and says nothing: it has stopped, or is no endpoint of %s", n.endpoint, n.meant)
 		n.refused, n.hopeless = false, false
 	case n.keys == nil:
-		n.why = fmt.Errorf("%s broke off before it let us in: it asks for a key (give --curve-key and --curve-allow), or has ended", n.endpoint)
+		n.why = fmt.Errorf("%s broke off before it let us in: it asks for a key (give --curve-key and --curve-allow), has ended, or is no endpoint of %s", n.endpoint, n.meant)
 		n.refused, n.hopeless = false, false
 	default:
 		if n.broken = broken + 1; n.broken == 1 {

@@ -2,6 +2,7 @@ package sock
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -90,5 +91,45 @@ func TestSilentPeer(t *testing.T) {
 		}
 		s.Close()
 		n.Close()
+	}
+}
+
+// What does not speak ZeroMQ's protocol gets no message that would be lost in it,
+// even if it takes whatever comes: ZeroMQ alone would take it for an old peer.
+func TestPeerOfAnotherProtocol(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				_, _ = conn.Write([]byte("SSH-2.0-x\r\n"))
+				_, _ = io.Copy(io.Discard, conn)
+			}()
+		}
+	}()
+	s, n, err := newContext(t).DialFollowed(zmq4.PUSH, "tcp://"+l.Addr().String(), Options{
+		Linger: -1, Meant: "anything", Prepare: func(s *zmq4.Socket) error { return s.SetImmediate(true) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	defer s.Close()
+	until(t, "it is known", func() bool {
+		if Send(s, []byte("lost")) == nil {
+			t.Fatal("it takes a message")
+		}
+		return n.Read()
+	})
+	if why := n.Why().Error(); !strings.Contains(why, "something else: give that of anything") {
+		t.Error(why)
 	}
 }

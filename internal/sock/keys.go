@@ -185,6 +185,8 @@ func readSecret(name string) (string, error) {
 	defer f.Close()
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	switch {
+	case strings.HasSuffix(name, ".pub"):
+		return "", fmt.Errorf("key file %s is the public one, for the others' --curve-allow: the secret one is %s", name, strings.TrimSuffix(name, ".pub"))
 	case info.Mode().Perm() != keyMode:
 		return "", fmt.Errorf("key file %s has mode %#o, and a secret key's must be %#o: chmod 600 %[1]s, and make a new one if others may have read it",
 			name, info.Mode().Perm(), keyMode)

@@ -465,6 +465,9 @@ func TestKeyFilesThatAreNotTaken(t *testing.T) {
 			}
 		})
 	}
+	if _, err := LoadKeys(p.key+".pub", p.allow, p.warn); err == nil || !strings.Contains(err.Error(), "the secret one is "+p.key) {
+		t.Errorf("the public key for the secret one: %v", err)
+	}
 	if err := os.Chmod(p.allow, 0o666); err != nil {
 		t.Fatal(err)
 	}
