@@ -47,7 +47,7 @@ type options struct {
 func (o *options) flags() []urfave.Flag {
 	return append([]urfave.Flag{
 		cli.Var(&o.delay, "delay", "TIME", "1s", "between refreshes, at least 250ms", delay).Short("d"),
-		cli.Var(&o.refreshes, "n", "COUNT", "inf", "end after so many refreshes", cli.Count),
+		cli.Var(&o.refreshes, "count", "COUNT", "inf", "end after so many refreshes", cli.Count).Short("n"),
 		cli.Bool(&o.batch, "batch", "print plain text instead of drawing a screen", "b"),
 		cli.Bool(&o.once, "once", "print plain text once; so it does where stdout is no terminal"),
 		cli.Bool(&o.json, "json", "print each snapshot as a line of JSON"),
