@@ -100,7 +100,7 @@ func TestBadFlags(t *testing.T) {
 			"curve-key": "file", "curve-allow": "file",
 		}},
 		{[]string{"pd-top"}, map[string]string{
-			"delay": "duration", "n": "count", "batch": "bool", "once": "bool", "json": "bool", "wait": "bool", "stall": "duration",
+			"delay": "duration", "count": "count", "batch": "bool", "once": "bool", "json": "bool", "wait": "bool", "stall": "duration",
 			"sort": "choice", "reverse": "bool", "filter": "text", "units": "choice", "color": "choice", "ascii": "bool",
 			"curve-key": "file", "curve-allow": "file",
 		}},

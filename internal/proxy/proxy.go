@@ -214,12 +214,13 @@ func (c *collector) drain() error {
 			return err
 		}
 		// Reading comes before the look at the clock: what came while we were
-		// stopped has arrived, too.
-		if now = time.Now(); n > 0 {
-			quiet = now.Add(c.cfg.quiet)
-		}
-		if !now.Before(end) || !now.Before(quiet) {
+		// stopped has arrived, too. To be woken for nothing is not to have read.
+		now = time.Now()
+		switch {
+		case n > 0 && !now.Before(end), n == 0 && !now.Before(quiet):
 			return nil
+		case n > 0:
+			quiet = now.Add(c.cfg.quiet)
 		}
 	}
 }
