@@ -194,14 +194,14 @@ func TestSilent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ctx.Close()
-	for kind, want := range map[zmq4.Type]string{zmq4.PUB: "published nothing within 3s", zmq4.ROUTER: "is an endpoint for something else: give that of a --monitor"} {
+	for kind, want := range map[zmq4.Type]string{zmq4.PUB: ": somebody is there, but published nothing within 3s", zmq4.ROUTER: " is an endpoint for something else: give that of a --monitor"} {
 		s, endpoint, err := ctx.Listen(kind, "tcp://127.0.0.1:*", sock.Options{Linger: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer s.Close()
 		code, stdout, stderr := run(t, "", endpoint)
-		if code != 1 || stdout != "" || !strings.Contains(stderr, want) {
+		if code != 1 || stdout != "" || !strings.Contains(stderr, endpoint+want) {
 			t.Errorf("exit %d, stderr %q, want %q", code, stderr, want)
 		}
 	}

@@ -177,6 +177,7 @@ func TestBadCalls(t *testing.T) {
 		{"pd-send", "missing --to: name a receiver"},
 		{"pd-send file", "missing --to: name a receiver"},
 		{"pd-send --to tcp://127.0.0.1:1 file --batch 2", `flag "--batch" stands behind an argument: flags come first`},
+		{"pd-recv take -- tcp://127.0.0.1:1 -A --keep", `unexpected argument "--keep"`},
 		{"pd-send --to tcp://127.0.0.1:1 manifest", "--to is no flag of pd-send manifest"},
 		{"pd-send manifest a b", `unexpected argument "b"`},
 		{"pd-proxy x", `unexpected argument "x"`},

@@ -165,12 +165,12 @@ func (b *bench) send(recv *process, pdSend *worker, t transfer) (float64, error)
 		return 0, fmt.Errorf("pd-send reads no more: %w", err)
 	}
 	for range t.requests {
-		var end struct{ Status, Reason string }
+		var end struct{ Status, Error string }
 		if err := pdSend.hear(&end); err != nil {
 			return 0, fmt.Errorf("pd-send, which is ended after %v: %w", e2eWithin, err)
 		}
 		if end.Status != "ready" {
-			return 0, fmt.Errorf("pd-send: a request is %s: %s", end.Status, end.Reason)
+			return 0, fmt.Errorf("pd-send: a request is %s: %s", end.Status, end.Error)
 		}
 	}
 	took, err := firstToLast(recv.out, before.Size(), t.requests)
